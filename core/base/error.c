@@ -1,0 +1,93 @@
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static int store(clb_error *err, int code, const char *fmt, va_list args)
+{
+    if (err) {
+        err->code = code;
+        vsnprintf(err->msg, sizeof err->msg, fmt, args);
+    }
+    return code;
+}
+
+int clb_fail(clb_error *err, int code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    store(err, code, fmt, args);
+    va_end(args);
+    return code;
+}
+
+int clb_fail_errno(clb_error *err, int code, int errnum, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    store(err, code, fmt, args);
+    va_end(args);
+    if (err) {
+        char buf[128];
+        const char *text = strerror_r(errnum, buf, sizeof buf); /* GNU variant: returns the text */
+        const size_t n = strlen(err->msg);
+        snprintf(err->msg + n, sizeof err->msg - n, ": %s", text);
+    }
+    return code;
+}
+
+int clb_context(clb_error *err, const char *fmt, ...)
+{
+    if (!err)
+        return COLIBRI_E_INTERNAL;
+    char head[sizeof err->msg];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(head, sizeof head, fmt, args);
+    va_end(args);
+    const size_t n = strlen(head);
+    char tail[sizeof err->msg];
+    memcpy(tail, err->msg, sizeof tail);
+    snprintf(err->msg, sizeof err->msg, "%.*s: %s", (int)n, head, tail);
+    return err->code;
+}
+
+const char *clb_status_name(int code)
+{
+    switch (code) {
+#define NAME(name, value, exit_code, text) \
+    case value:                            \
+        return #name;
+        COLIBRI_STATUS_MAP(NAME)
+#undef NAME
+    default:
+        return "UNKNOWN";
+    }
+}
+
+const char *clb_status_text(int code)
+{
+    switch (code) {
+#define TEXT(name, value, exit_code, text) \
+    case value:                            \
+        return text;
+        COLIBRI_STATUS_MAP(TEXT)
+#undef TEXT
+    default:
+        return "unknown status";
+    }
+}
+
+int clb_status_exit_code(int code)
+{
+    switch (code) {
+#define EXIT_CODE(name, value, exit_code, text) \
+    case value:                                 \
+        return exit_code;
+        COLIBRI_STATUS_MAP(EXIT_CODE)
+#undef EXIT_CODE
+    default:
+        return 70;
+    }
+}

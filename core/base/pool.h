@@ -1,0 +1,30 @@
+/* Thread pool: parallel loops for one caller at a time.
+ *
+ * clb_pool_run runs fn once per worker, the caller being worker 0, and returns when all are done. Workers wait
+ * by a bounded spin, then sleep. Results never depend on the number of workers: callers split by rows. */
+#ifndef CLB_BASE_POOL_H
+#define CLB_BASE_POOL_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef struct clb_pool clb_pool;
+typedef void (*clb_pool_fn)(void *ctx, uint32_t worker, uint32_t n_workers);
+
+/* n_workers >= 1, the calling thread included. */
+int clb_pool_create(uint32_t n_workers, clb_pool **out, clb_error *err);
+void clb_pool_destroy(clb_pool *pool);
+uint32_t clb_pool_workers(const clb_pool *pool);
+void clb_pool_run(clb_pool *pool, clb_pool_fn fn, void *ctx);
+/* Inside fn: waits until every worker has called it. */
+void clb_pool_barrier(clb_pool *pool);
+
+/* The part [*begin, *end) of n units that worker w of n_workers takes: contiguous, sizes differ by at most one. */
+static inline void clb_split(uint32_t n, uint32_t w, uint32_t n_workers, uint32_t *begin, uint32_t *end)
+{
+    *begin = (uint32_t)((uint64_t)n * w / n_workers);
+    *end = (uint32_t)((uint64_t)n * (w + 1) / n_workers);
+}
+
+#endif

@@ -16,6 +16,7 @@ import sys
 import numpy as np
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+import clbref
 from pretok_families import QWEN2
 
 N_LAYER, N_EXPERT, TOP_K, VOCAB = 5, 32, 4, 4096
@@ -37,15 +38,6 @@ def build_tokenizer(path):
     for name, i in spec["special"].items():
         assert tok.token_to_id(name) == i
     return tok
-
-
-def write_ref(path, prompts):
-    """CLBREF1: see the README written below."""
-    with open(path, "wb") as f:
-        f.write(b"CLBREF1\0" + struct.pack("<I", len(prompts)))
-        for ids, logits in prompts:
-            f.write(struct.pack("<II", len(ids), logits.shape[1]))
-            f.write(ids.astype("<i4").tobytes() + logits.astype("<f4").tobytes())
 
 
 def copy_refs(src, out):
@@ -73,7 +65,7 @@ def copy_refs(src, out):
         prompts.append((ids, logits))
         for kind in ["experts.i32", "expert_weights.f32", "router_probs.f32"]:
             shutil.copyfile(src / f"{name}.{kind}", out / f"{name}.{kind}")
-    write_ref(out / "prompts.ref", prompts)
+    clbref.write(out / "prompts.ref", prompts)
     keep = ["name", "prompt", "n_tokens", "greedy24_ids", "greedy24_text"]
     write_json(out / "prompts.json", [{k: p[k] for k in keep} for p in refs["prompts"]])
     write_json(out / "router_ties.json", sorted(ties, key=lambda t: t["gap"]))
@@ -94,12 +86,12 @@ def cut_texts(src, out, tok, special):
         ids = tok.encode(cut).ids
         assert len(ids) >= need and ids[:need] == enc.ids[:need], topic
         (out / f"{topic}.txt").write_bytes(cut.encode())
-        crc = 0
-        for i in ids[:need]:  # FNV-1a over the ids, so that a test can compare without a copy of them
+        fnv = 0xCBF29CE484222325  # FNV-1a over the ids, so that a test can compare without a copy of them
+        for i in ids[:need]:
             for b in struct.pack("<I", i):
-                crc = ((crc or 0xCBF29CE484222325) ^ b) * 0x100000001B3 % 2**64
+                fnv = (fnv ^ b) * 0x100000001B3 % 2**64
         info[topic] = {"bytes": len(cut.encode()), "tokens": len(ids), "first_ids": ids[:16],
-                       "fnv1a_first_8192": f"{crc:016x}",
+                       "fnv1a_first_8192": f"{fnv:016x}",
                        "has_special_tokens": any(i in special for i in ids[:need])}
     return info
 
@@ -137,7 +129,7 @@ All numbers are little-endian.
 | `router_ties.json` | places where the 4th and 5th probability differ by less than 1e-3: an engine with other rounding may pick the other expert there, and the logits of that position and of later ones may then differ by up to 0.4 |
 | `tokenizer_cases.json` | texts and their ids, special tokens parsed, no BOS |
 | `<topic>.txt` | start of the held-out texts: just over 16 x 512 tokens each, the first 8192 ids equal to those of the full text |
-| `perplexity.json` | per topic: size, ids, and perplexities of several programs |
+| `perplexity.json` | per topic: size, the first ids, FNV-1a (64-bit) over the first 8192 ids as u32 bytes, and the perplexities of several programs |
 
 Vectors are float32 math on the F16-rounded weights (PyTorch), so they belong to the F16 file; F16 engines agree to about
 5e-3 outside ties.

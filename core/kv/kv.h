@@ -1,0 +1,109 @@
+/* KV cache: pages per (layer, KV head), and the host side of KV strategies.
+ *
+ * One cache serves all sequences from one bounded pool of pages. A page holds `page_tokens` positions of one
+ * (layer, KV head): K as [page_tokens][k_dim], V as [page_tokens][v_dim], in `type`. The kept positions of a
+ * (layer, head) are always dense and in position order: kept position i lies in page i / page_tokens. After an
+ * eviction the survivors are moved together and whole pages go back to the pool, so that memory is really freed.
+ *
+ * A forward pass of n new rows of one sequence:
+ *   clb_kv_begin(seq, n)       reserves room for n more positions (evicting first if the strategy and budget say so)
+ *   per layer: clb_kv_write    for each new row, then attention over clb_kv_view
+ *   clb_kv_end(seq, n, phase)  makes them permanent and runs the strategy's triggers; or clb_kv_abort
+ *
+ * Threads: clb_kv_write of different rows and clb_kv_view are [any-thread] between begin and end; everything
+ * else is [engine-thread]. */
+#ifndef CLB_KV_KV_H
+#define CLB_KV_KV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "colibri/expert_policy.h" /* enum colibri_phase */
+#include "colibri/kv_strategy.h"
+
+typedef struct clb_kv_layout {
+    uint32_t n_layers;
+    uint32_t n_heads, n_kv_heads; /* per layer */
+    uint32_t k_dim, v_dim;        /* per head */
+    uint32_t type;                /* COLIBRI_TYPE_F16 or COLIBRI_TYPE_F32 */
+    uint32_t page_tokens;         /* a multiple of 16 */
+    const uint8_t *evictable;     /* [n_layers] or NULL: all */
+} clb_kv_layout;
+
+typedef struct clb_kv_cache clb_kv_cache;
+typedef struct clb_kv_seq clb_kv_seq;
+
+/* Bytes of one page / of n positions in all layers and heads (whole pages). */
+uint64_t clb_kv_page_bytes(const clb_kv_layout *layout);
+uint64_t clb_kv_bytes(const clb_kv_layout *layout, uint64_t n_positions);
+
+/* max_bytes bounds the pool (rounded down to whole pages). Address space is reserved at once, memory is touched
+ * page by page. */
+int clb_kv_cache_create(const clb_kv_layout *layout, uint64_t max_bytes, const clb_log *log, clb_kv_cache **out,
+                        clb_error *err);
+void clb_kv_cache_destroy(clb_kv_cache *cache); /* all sequences must be gone */
+uint64_t clb_kv_cache_used_bytes(const clb_kv_cache *cache);
+uint64_t clb_kv_cache_peak_bytes(const clb_kv_cache *cache);
+
+typedef struct clb_kv_seq_options {
+    const struct colibri_kv_strategy *strategy;
+    const double *params;               /* in the strategy's order */
+    const struct colibri_host *host;
+    uint32_t ctx;                       /* most positions that a strategy that keeps all may hold */
+    uint32_t budget;                    /* positions kept per (layer, head); 0: ctx */
+    uint64_t seed;
+    /* Called when the strategy answers badly (once per kind of fault). */
+    void (*misbehaved)(void *ctx, const char *strategy, const char *what);
+    void *misbehaved_ctx;
+} clb_kv_seq_options;
+
+int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, clb_kv_seq **out, clb_error *err);
+void clb_kv_seq_destroy(clb_kv_seq *seq);
+/* Forgets everything: pages go back, position 0 is next. */
+void clb_kv_seq_reset(clb_kv_seq *seq);
+/* Drops the positions >= n_positions (for prefix reuse across turns). Fails with UNSUPPORTED if the strategy has
+ * evicted anything (the prefix is then not what a fresh run would hold). */
+int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err);
+
+uint32_t clb_kv_seq_position(const clb_kv_seq *seq); /* of the next token = tokens seen */
+uint32_t clb_kv_seq_needs(const clb_kv_seq *seq);    /* COLIBRI_KV_NEED_* of its strategy */
+
+/* LIMIT if the strategy keeps all and the context would overflow (message has the counts), NOMEM if the pool is
+ * exhausted. On failure nothing changed. */
+int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err);
+/* Row i (0-based) of this pass; k: [n_kv_heads][k_dim] rotated, v: [n_kv_heads][v_dim], floats. */
+void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v);
+
+typedef struct clb_kv_view {
+    const void *const *k_pages;
+    const void *const *v_pages;
+    uint32_t n_before; /* kept positions before this pass: row i of the pass sees n_before + i + 1 */
+} clb_kv_view;
+clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head);
+
+/* Hands over the attention of one query row (for strategies that need probabilities; call for the rows of one
+ * (seq, layer, kv_head) in row order, from one thread at a time). scores: [n_heads][stride] scaled scores of the query heads of
+ * kv_head, max_sum: [n_heads][2] as colibri_attention_args returns them, n: visible positions. */
+void clb_kv_observe(clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, const float *scores, size_t stride,
+                    const float *max_sum, uint32_t n_heads, uint32_t n);
+
+/* prefill_done: this pass contained the last prompt row. */
+void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool prefill_done);
+void clb_kv_abort(clb_kv_seq *seq); /* forgets the rows of this pass */
+
+/* Figures. kept: sum over (layer, head); positions of one (layer, head) into out[0..cap), returns how many are kept. */
+typedef struct clb_kv_stats {
+    uint64_t seen;            /* tokens of the sequence so far */
+    uint64_t kept_min, kept_max; /* positions kept, over all (layer, head) */
+    uint64_t kept_sum;
+    uint64_t evicted_sum;     /* positions dropped, over all (layer, head) */
+    uint64_t selections;      /* strategy calls */
+    uint64_t bad_answers;     /* replaced by "newest stay" */
+    uint64_t bytes;           /* pages held */
+} clb_kv_stats;
+void clb_kv_seq_stats(const clb_kv_seq *seq, clb_kv_stats *out);
+uint32_t clb_kv_seq_positions(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, uint32_t *out, uint32_t cap);
+
+#endif

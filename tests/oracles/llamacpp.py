@@ -26,7 +26,12 @@ def logits(llm, ids):
 
 
 def perplexity(llm, ids, bos, chunks, n_ctx=512):
-    """llama-perplexity's number; bos is None where the vocabulary adds none.
+    """llama-perplexity's number, see perplexity_of."""
+    return perplexity_of(lambda chunk: logits(llm, chunk), ids, bos, chunks, n_ctx)
+
+
+def perplexity_of(evaluate, ids, bos, chunks, n_ctx=512):
+    """llama-perplexity's protocol over any function from ids to logits; bos is None where the vocabulary adds none.
 
     Chunks are cut from ids; if the vocabulary adds a BOS the first token of each chunk is replaced by it (ids then
     also begin with one). Positions n_ctx/2 to n_ctx-2 are scored. Returns the running perplexity after each chunk.
@@ -37,7 +42,7 @@ def perplexity(llm, ids, bos, chunks, n_ctx=512):
         chunk = list(ids[c * n_ctx:(c + 1) * n_ctx])
         if bos is not None:
             chunk[0] = bos
-        rows = logits(llm, chunk)[n_ctx // 2:n_ctx - 1].astype(np.float64)
+        rows = evaluate(chunk)[n_ctx // 2:n_ctx - 1].astype(np.float64)
         wanted = ids[c * n_ctx + n_ctx // 2 + 1:(c + 1) * n_ctx]
         top = rows.max(axis=1, keepdims=True)
         norm = top[:, 0] + np.log(np.exp(rows - top).sum(axis=1))

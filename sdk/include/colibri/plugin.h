@@ -70,13 +70,17 @@ struct colibri_host {
 #define COLIBRI_NOTE_TYPE 1u
 #define COLIBRI_ID_MAX 64
 
+/* A 64-bit word that needs only the 4-byte alignment of ELF notes: without it the compiler would put padding between
+ * the note's header and its descriptor, and every other note reader would see shifted bytes. */
+typedef uint64_t colibri_note_u64 __attribute__((aligned(4)));
+
 /* The note's descriptor bytes, little-endian, 4-byte aligned in the file. */
 struct colibri_note_desc {
     uint32_t desc_size; /* of this struct; a host reads what it knows and ignores a longer tail */
     uint16_t abi_major, abi_minor;
     uint32_t kinds;                     /* COLIBRI_KIND_* bits, at least one */
     int32_t rank;                       /* among plugins that pass the filter; higher is tried first */
-    uint64_t cpu[COLIBRI_CPU_WORDS];    /* CPU bits without which the object must not even be mapped */
+    colibri_note_u64 cpu[COLIBRI_CPU_WORDS]; /* CPU bits without which the object must not even be mapped */
     char id[COLIBRI_ID_MAX];            /* reverse-DNS or short name: [a-z0-9._-], NUL-terminated */
     char version[16];                   /* semver, for people */
     char symbol[COLIBRI_ID_MAX + 16];   /* the exported symbol's name */
@@ -90,6 +94,11 @@ struct colibri_elf_note {
     struct colibri_note_desc desc;
 };
 
+#ifndef __cplusplus
+_Static_assert(offsetof(struct colibri_elf_note, desc) == 20 && sizeof(struct colibri_note_desc) == 320,
+               "the note's bytes are part of the ABI");
+#endif
+
 struct colibri_plugin {
     uint32_t struct_size;
     const struct colibri_elf_note *note;
@@ -102,12 +111,18 @@ struct colibri_plugin {
 
 #define COLIBRI_EXPORT __attribute__((visibility("default")))
 
+/* Clang's AddressSanitizer would put a red zone into the note section. */
+#if defined(__clang__)
+#define COLIBRI_NOTE_ATTR __attribute__((section(".note.colibri"), used, aligned(4), no_sanitize("address")))
+#else
+#define COLIBRI_NOTE_ATTR __attribute__((section(".note.colibri"), used, aligned(4)))
+#endif
+
 /* COLIBRI_PLUGIN_DEFINE(ident, .id = "...", .kinds = ..., ...) at file scope, in a translation unit that is
  * compiled for the baseline ISA. `ident` is the id with every character other than [a-z0-9] turned into '_';
  * fields are those of struct colibri_note_desc that the macro does not fill itself. `initfn` may be NULL. */
 #define COLIBRI_PLUGIN_DEFINE(ident, initfn, getfn, ...)                                              \
-    static const struct colibri_elf_note colibri_note_##ident                                         \
-        __attribute__((section(".note.colibri"), used, aligned(4))) = {                               \
+    static const struct colibri_elf_note colibri_note_##ident COLIBRI_NOTE_ATTR = {                   \
             8, sizeof(struct colibri_note_desc), COLIBRI_NOTE_TYPE, COLIBRI_NOTE_NAME,                \
             {.desc_size = sizeof(struct colibri_note_desc), .abi_major = COLIBRI_ABI_MAJOR,           \
              .abi_minor = COLIBRI_ABI_MINOR, .symbol = "colibri_plugin_" #ident, __VA_ARGS__}};       \

@@ -62,7 +62,7 @@ typedef struct clb_gguf_tensor {
 
 /* Block geometry of a tensor type, so that sizes can be checked: returns false if unknown. */
 typedef bool (*clb_gguf_geometry)(void *ctx, uint32_t type, uint32_t *block_elems, uint32_t *block_bytes);
-/* Geometry of the types in colibri/blocks.h. */
+/* Geometry of every tensor type published with ggml, whether or not a format plugin for it exists. */
 bool clb_gguf_known_geometry(void *ctx, uint32_t type, uint32_t *block_elems, uint32_t *block_bytes);
 /* Name of a tensor type for messages: "Q4_K", or "type 77". The result lives in `buf` or is static. */
 const char *clb_gguf_type_name(uint32_t type, char buf[16]);
@@ -71,7 +71,8 @@ typedef struct clb_gguf clb_gguf;
 
 /* Opens path; if it is the first shard of a split model ("...-00001-of-00005.gguf"), opens all of them and presents
  * their tensors as one list (any other shard is refused with the first one's name). geometry may be NULL: then
- * clb_gguf_known_geometry. Errors: NOT_FOUND, IO, FORMAT, UNSUPPORTED (big-endian, v1), NOMEM, LIMIT. */
+ * clb_gguf_known_geometry. Errors: NOT_FOUND, IO, FORMAT, UNSUPPORTED (big-endian, v1), NOMEM, LIMIT (internal.h), USAGE
+ * (a later shard). *out is NULL then. */
 int clb_gguf_open(const char *path, clb_gguf_geometry geometry, void *geometry_ctx, clb_gguf **out, clb_error *err);
 /* The same from bytes in memory (borrowed until close); no split files. For tests and fuzzers. */
 int clb_gguf_open_memory(const void *data, size_t size, const char *name, clb_gguf_geometry geometry,
@@ -95,7 +96,7 @@ const clb_gguf_tensor *clb_gguf_tensor_at(const clb_gguf *g, uint64_t i);
 const clb_gguf_tensor *clb_gguf_find_tensor(const clb_gguf *g, const char *name); /* O(1); NULL if absent */
 
 /* Reads `size` bytes at `offset` inside the tensor into buf (pread; retries short reads; EOF is an IO error that
- * names the file). [any-thread] */
+ * names the file; asking for bytes outside the tensor is INTERNAL). [any-thread] */
 int clb_gguf_read(const clb_gguf *g, const clb_gguf_tensor *t, uint64_t offset, void *buf, size_t size, clb_error *err);
 
 /* Typed getters. Absent key: COLIBRI_E_NOT_FOUND without touching *out; wrong type or value out of range: FORMAT.

@@ -105,12 +105,12 @@ static const struct {
     unsigned char size;
     bool is_signed, is_integer;
 } vtypes[] = {
-    [CLB_GGUF_U8] = {"u8", 1, false, true},       [CLB_GGUF_I8] = {"i8", 1, true, true},
-    [CLB_GGUF_U16] = {"u16", 2, false, true},     [CLB_GGUF_I16] = {"i16", 2, true, true},
-    [CLB_GGUF_U32] = {"u32", 4, false, true},     [CLB_GGUF_I32] = {"i32", 4, true, true},
-    [CLB_GGUF_F32] = {"f32", 4, false, false},    [CLB_GGUF_BOOL] = {"bool", 1, false, false},
+    [CLB_GGUF_U8] = {"u8", 1, false, true},          [CLB_GGUF_I8] = {"i8", 1, true, true},
+    [CLB_GGUF_U16] = {"u16", 2, false, true},        [CLB_GGUF_I16] = {"i16", 2, true, true},
+    [CLB_GGUF_U32] = {"u32", 4, false, true},        [CLB_GGUF_I32] = {"i32", 4, true, true},
+    [CLB_GGUF_F32] = {"f32", 4, false, false},       [CLB_GGUF_BOOL] = {"bool", 1, false, false},
     [CLB_GGUF_STRING] = {"string", 0, false, false}, [CLB_GGUF_ARRAY] = {"array", 0, false, false},
-    [CLB_GGUF_U64] = {"u64", 8, false, true},     [CLB_GGUF_I64] = {"i64", 8, true, true},
+    [CLB_GGUF_U64] = {"u64", 8, false, true},        [CLB_GGUF_I64] = {"i64", 8, true, true},
     [CLB_GGUF_F64] = {"f64", 8, false, false},
 };
 
@@ -235,7 +235,8 @@ int clb_gguf_get_bool_or(const clb_gguf *g, const char *key, bool def, bool *out
 static int check_item(const clb_gguf_value *array, uint64_t i, clb_error *err)
 {
     if (array->type != CLB_GGUF_ARRAY)
-        return clb_fail(err, COLIBRI_E_FORMAT, "a value of type %s, expected an array", clb_gguf_vtype_name(array->type));
+        return clb_fail(err, COLIBRI_E_FORMAT, "a value of type %s, expected an array",
+                        clb_gguf_vtype_name(array->type));
     if (i >= array->as.arr.n)
         return clb_fail(err, COLIBRI_E_FORMAT, "element %llu of an array that has %llu", (unsigned long long)i,
                         (unsigned long long)array->as.arr.n);

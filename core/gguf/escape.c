@@ -32,8 +32,8 @@ static size_t utf8_char(const unsigned char *p, size_t n, uint32_t *cp)
 /* Code points that move the cursor, start a line or reorder text. */
 static bool is_unsafe(uint32_t cp)
 {
-    return cp < 0x20 || (cp >= 0x7f && cp <= 0x9f) || cp == 0x200e || cp == 0x200f ||
-           (cp >= 0x2028 && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069) || cp == 0xfeff;
+    return cp < 0x20 || (cp >= 0x7f && cp <= 0x9f) || cp == 0x200e || cp == 0x200f || (cp >= 0x2028 && cp <= 0x202e) ||
+           (cp >= 0x2066 && cp <= 0x2069) || cp == 0xfeff;
 }
 
 static size_t put(char out[CLB_ESCAPE_MAX], const char *fmt, unsigned v)

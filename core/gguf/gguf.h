@@ -54,10 +54,10 @@ typedef struct clb_gguf_tensor {
     uint32_t n_dims;
     uint64_t ne[CLB_GGUF_MAX_DIMS]; /* ne[0] = columns (contiguous); unused dims are 1 */
     uint64_t n_elems;
-    uint64_t n_bytes;  /* from the geometry; 0 if the type is unknown to the geometry callback */
-    uint64_t offset;   /* in its file, absolute */
-    uint64_t room;     /* bytes from offset to the end of that file */
-    uint32_t shard;    /* index of the file */
+    uint64_t n_bytes; /* from the geometry; 0 if the type is unknown to the geometry callback */
+    uint64_t offset;  /* in its file, absolute */
+    uint64_t room;    /* bytes from offset to the end of that file */
+    uint32_t shard;   /* index of the file */
 } clb_gguf_tensor;
 
 /* Block geometry of a tensor type, so that sizes can be checked: returns false if unknown. */
@@ -71,8 +71,8 @@ typedef struct clb_gguf clb_gguf;
 
 /* Opens path; if it is the first shard of a split model ("...-00001-of-00005.gguf"), opens all of them and presents
  * their tensors as one list (any other shard is refused with the first one's name). geometry may be NULL: then
- * clb_gguf_known_geometry. Errors: NOT_FOUND, IO, FORMAT, UNSUPPORTED (big-endian, v1), NOMEM, LIMIT (internal.h), USAGE
- * (a later shard). *out is NULL then. */
+ * clb_gguf_known_geometry. Errors: NOT_FOUND, IO, FORMAT, UNSUPPORTED (big-endian, v1), NOMEM, LIMIT (internal.h),
+ * USAGE (a later shard). *out is NULL then. */
 int clb_gguf_open(const char *path, clb_gguf_geometry geometry, void *geometry_ctx, clb_gguf **out, clb_error *err);
 /* The same from bytes in memory (borrowed until close); no split files. For tests and fuzzers. */
 int clb_gguf_open_memory(const void *data, size_t size, const char *name, clb_gguf_geometry geometry,

@@ -11,7 +11,7 @@
 #include "gguf/escape.h"
 #include "gguf/internal.h"
 
-#define MIN_KEY_RECORD 14u    /* length, one byte, type, smallest value */
+#define MIN_KEY_RECORD    14u /* length, one byte, type, smallest value */
 #define MIN_TENSOR_RECORD 33u /* length, one byte, n_dims, one dim, type, offset */
 
 typedef struct scan {
@@ -115,7 +115,10 @@ static int scalar(scan *s, uint32_t type, clb_gguf_value *out)
     const uint64_t at = s->pos;
     const unsigned size = clb_gguf_vtype_size(type);
     CLB_TRY(take(s, size, "a value", &p));
-    const uint64_t bits = size == 8 ? clb_le64(p) : size == 4 ? clb_le32(p) : size == 2 ? p[0] | (unsigned)p[1] << 8 : *p;
+    const uint64_t bits = size == 8   ? clb_le64(p)
+                          : size == 4 ? clb_le32(p)
+                          : size == 2 ? p[0] | (unsigned)p[1] << 8
+                                      : *p;
     switch (type) {
     case CLB_GGUF_I8:
         out->as.i = (int8_t)bits;
@@ -314,7 +317,8 @@ static int parse_prefix(scan *s, clb_gguf_shard *shard, uint64_t tensors_allowed
         return bad(s, COLIBRI_E_UNSUPPORTED, 4, "version 0x%08x: a big-endian GGUF file, only little-endian is read",
                    shard->version);
     if (shard->version == 1)
-        return bad(s, COLIBRI_E_UNSUPPORTED, 4, "GGUF version 1, supported are 2 and 3: convert the original model again");
+        return bad(s, COLIBRI_E_UNSUPPORTED, 4,
+                   "GGUF version 1, supported are 2 and 3: convert the original model again");
     if (shard->version != 2 && shard->version != 3)
         return bad(s, COLIBRI_E_UNSUPPORTED, 4, "GGUF version %u, supported are 2 and 3", shard->version);
     CLB_TRY(take_u64(s, "the tensor count", &shard->n_tensors));

@@ -20,8 +20,8 @@ typedef struct clb_gguf_index {
     uint64_t key[2];
 } clb_gguf_index;
 
-/* Indexes n records (n < 2^31), which must stay where they are. *dup is CLB_INDEX_NONE, or the position of the first record
- * whose name occurred before (at *first); the index is then incomplete. Errors: NOMEM. */
+/* Indexes n records (n < 2^31), which must stay where they are. *dup is CLB_INDEX_NONE, or the position of the first
+ * record whose name occurred before (at *first); the index is then incomplete. Errors: NOMEM. */
 int clb_gguf_index_build(clb_gguf_index *index, const void *records, size_t stride, size_t n, size_t *dup,
                          size_t *first, clb_error *err);
 /* CLB_INDEX_NONE if absent. */

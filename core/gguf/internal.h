@@ -7,14 +7,14 @@
 
 /* Bounds that no real model comes near; beyond them a file is refused with LIMIT, so that memory and time stay bounded
  * however hostile the file is. */
-#define CLB_GGUF_MAX_HEADER ((uint64_t)128 << 20) /* bytes of metadata and tensor records, all shards */
-#define CLB_GGUF_MAX_KEYS 65536u
-#define CLB_GGUF_MAX_TENSORS (1u << 20) /* all shards */
-#define CLB_GGUF_MAX_SHARDS 4096u
-#define CLB_GGUF_MAX_KEY_LEN 65535u /* the specification's bound */
-#define CLB_GGUF_MAX_NAME_LEN 255u  /* the specification says 64, some writers exceed it */
-#define CLB_GGUF_MAX_DEPTH 8u       /* arrays inside arrays */
-#define CLB_GGUF_MAX_ALIGNMENT ((uint64_t)1 << 30)
+#define CLB_GGUF_MAX_HEADER        ((uint64_t)128 << 20) /* bytes of metadata and tensor records, all shards */
+#define CLB_GGUF_MAX_KEYS          65536u
+#define CLB_GGUF_MAX_TENSORS       (1u << 20) /* all shards */
+#define CLB_GGUF_MAX_SHARDS        4096u
+#define CLB_GGUF_MAX_KEY_LEN       65535u /* the specification's bound */
+#define CLB_GGUF_MAX_NAME_LEN      255u   /* the specification says 64, some writers exceed it */
+#define CLB_GGUF_MAX_DEPTH         8u     /* arrays inside arrays */
+#define CLB_GGUF_MAX_ALIGNMENT     ((uint64_t)1 << 30)
 #define CLB_GGUF_DEFAULT_ALIGNMENT 32u
 
 /* The bytes of a file, as far as they have been read, or bytes in memory. */

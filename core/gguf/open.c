@@ -192,8 +192,9 @@ int clb_gguf_open_memory(const void *data, size_t size, const char *name, clb_gg
     CLB_GO(clb_gguf_shard_load(g, 0, err));
     CLB_GO(split_no_count(&g->shards[0], &no, &count, err));
     if (count > 1)
-        CLB_GO(clb_fail(err, COLIBRI_E_UNSUPPORTED, "%s: file %llu of a model split into %llu cannot be read from memory",
-                        name, (unsigned long long)no + 1, (unsigned long long)count));
+        CLB_GO(clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "%s: file %llu of a model split into %llu cannot be read from memory", name,
+                        (unsigned long long)no + 1, (unsigned long long)count));
     CLB_GO(index_tensors(g, err));
     *out = g;
     return COLIBRI_OK;

@@ -1,5 +1,5 @@
-/* Where each tensor of one file lies: sizes from the geometry of its type, checked against the file and against the other
- * tensors. */
+/* Where each tensor of one file lies: sizes from the geometry of its type, checked against the file and against the
+ * other tensors. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -85,8 +85,8 @@ static int check_overlaps(const clb_gguf_shard *shard, const clb_gguf_tensor *te
             continue;
         char detail[256], name[SHOWN];
         snprintf(detail, sizeof detail, "its %llu bytes at byte %llu overlap those of \"%s\" at byte %llu",
-                 (unsigned long long)a->n_bytes, (unsigned long long)a->offset,
-                 clb_escape(b->name, name, sizeof name), (unsigned long long)b->offset);
+                 (unsigned long long)a->n_bytes, (unsigned long long)a->offset, clb_escape(b->name, name, sizeof name),
+                 (unsigned long long)b->offset);
         rc = bad_tensor(shard, a, detail, err);
     }
     free(order);

@@ -23,8 +23,11 @@ const char *clb_gguf_short_path(const char *path, char buf[304])
 
 static const char *kind_of(mode_t mode)
 {
-    return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
-           : S_ISSOCK(mode) ? "a socket" : "not a regular file";
+    return S_ISDIR(mode)                    ? "a directory"
+           : S_ISFIFO(mode)                 ? "a pipe"
+           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+           : S_ISSOCK(mode)                 ? "a socket"
+                                            : "not a regular file";
 }
 
 int clb_gguf_source_open(clb_gguf_source *src, const char *path, clb_error *err)

@@ -1,0 +1,173 @@
+/* Where a new GGUF file goes: a path (atomically), a descriptor, a buffer. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gguf/internal.h"
+#include "gguf/writer_internal.h"
+
+typedef struct fd_sink {
+    int fd;
+    const char *name;
+} fd_sink;
+
+static int put_fd(void *ctx, const void *data, size_t n, clb_error *err)
+{
+    const fd_sink *s = ctx;
+    const char *p = data;
+    char path[304];
+    while (n) {
+        const ssize_t done = write(s->fd, p, n);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return clb_fail_errno(err, COLIBRI_E_IO, done < 0 ? errno : ENOSPC, "cannot write %s",
+                                  clb_gguf_short_path(s->name, path));
+        p += done;
+        n -= (size_t)done;
+    }
+    return COLIBRI_OK;
+}
+
+int clb_gguf_writer_write_fd(clb_gguf_writer *w, int fd, const char *name, clb_error *err)
+{
+    fd_sink s = {fd, name};
+    return clb_gguf_writer_emit(w, &(clb_gguf_sink){put_fd, &s}, err);
+}
+
+static int put_buf(void *ctx, const void *data, size_t n, clb_error *err)
+{
+    return clb_buf_append(ctx, data, n, err);
+}
+
+int clb_gguf_writer_write_buf(clb_gguf_writer *w, clb_buf *out, clb_error *err)
+{
+    return clb_gguf_writer_emit(w, &(clb_gguf_sink){put_buf, out}, err);
+}
+
+typedef struct target {
+    char *path; /* links resolved */
+    char *temp;
+    int fd;
+    bool exists;
+    mode_t mode; /* of the existing file */
+} target;
+
+/* Follows a link at path (so that the file behind it is replaced, not the link) and refuses what must not be
+ * replaced. */
+static int examine(const char *path, unsigned flags, target *t, clb_error *err)
+{
+    struct stat st;
+    char buf[304];
+    const char *shown = clb_gguf_short_path(path, buf);
+    if (lstat(path, &st)) {
+        if (errno != ENOENT)
+            return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", shown);
+        t->path = strdup(path);
+        return t->path ? COLIBRI_OK : CLB_NOMEM(err, "a path");
+    }
+    t->path = S_ISLNK(st.st_mode) ? realpath(path, NULL) : strdup(path);
+    if (!t->path)
+        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot follow the link %s", shown);
+    if (stat(t->path, &st))
+        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot examine %s", shown);
+    if (!S_ISREG(st.st_mode))
+        return clb_fail(err, COLIBRI_E_USAGE, "%s exists and is not a regular file: choose another name", shown);
+    if (!(flags & CLB_GGUF_OVERWRITE))
+        return clb_fail(err, COLIBRI_E_USAGE, "%s exists already: remove it or ask to overwrite it", shown);
+    t->exists = true;
+    t->mode = st.st_mode & 07777;
+    return COLIBRI_OK;
+}
+
+static int open_temp(target *t, clb_error *err)
+{
+    char buf[304];
+    for (int tries = 0; tries < 16; tries++) {
+        uint32_t r = (uint32_t)getpid() + (uint32_t)tries;
+        if (getrandom(&r, sizeof r, GRND_NONBLOCK) < 0)
+            r *= 2654435761u;
+        free(t->temp);
+        t->temp = NULL;
+        if (asprintf(&t->temp, "%s.tmp-%08x", t->path, r) < 0) {
+            t->temp = NULL;
+            return CLB_NOMEM(err, "a path");
+        }
+        t->fd = open(t->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (t->fd >= 0 || errno != EEXIST)
+            break;
+    }
+    if (t->fd >= 0)
+        return COLIBRI_OK;
+    const int why = errno;
+    free(t->temp); /* not ours to remove */
+    t->temp = NULL;
+    return clb_fail_errno(err, why == ENOENT ? COLIBRI_E_NOT_FOUND : COLIBRI_E_IO, why,
+                          "cannot create a file beside %s", clb_gguf_short_path(t->path, buf));
+}
+
+/* Moves the finished file to its name. Without an old file to replace, one that appeared meanwhile is kept. */
+static int publish(target *t, clb_error *err)
+{
+    char buf[304];
+    int rc = renameat2(AT_FDCWD, t->temp, AT_FDCWD, t->path, t->exists ? 0 : RENAME_NOREPLACE);
+    if (rc && (errno == EINVAL || errno == ENOSYS)) /* this file system cannot: the check is not atomic then */
+        rc = !t->exists && access(t->path, F_OK) == 0 ? (errno = EEXIST, -1) : rename(t->temp, t->path);
+    if (rc)
+        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot rename the finished file to %s",
+                              clb_gguf_short_path(t->path, buf));
+    free(t->temp);
+    t->temp = NULL;
+    return COLIBRI_OK;
+}
+
+/* So that the new name survives a power failure. Not every file system can sync a directory: errors do not matter. */
+static void sync_directory(const char *path)
+{
+    char *dir = strdup(path);
+    if (!dir)
+        return;
+    char *slash = strrchr(dir, '/');
+    if (slash)
+        slash[slash == dir] = '\0';
+    const int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(dir);
+    if (fd < 0)
+        return;
+    (void)fsync(fd);
+    close(fd);
+}
+
+int clb_gguf_writer_write(clb_gguf_writer *w, const char *path, unsigned flags, clb_error *err)
+{
+    target t = {.fd = -1};
+    char buf[304];
+    const char *shown = clb_gguf_short_path(path, buf);
+    int rc = COLIBRI_OK;
+    CLB_GO(examine(path, flags, &t, err));
+    CLB_GO(open_temp(&t, err));
+    if (t.exists && fchmod(t.fd, t.mode))
+        CLB_GO(clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot keep the permissions of %s", shown));
+    CLB_GO(clb_gguf_writer_write_fd(w, t.fd, path, err));
+    if (fsync(t.fd))
+        CLB_GO(clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", shown));
+    const int fd = t.fd;
+    t.fd = -1;
+    if (close(fd))
+        CLB_GO(clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", shown));
+    CLB_GO(publish(&t, err));
+    sync_directory(t.path);
+done:
+    if (t.fd >= 0)
+        close(t.fd);
+    if (t.temp)
+        unlink(t.temp);
+    free(t.temp);
+    free(t.path);
+    return rc;
+}

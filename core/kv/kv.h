@@ -10,8 +10,14 @@
  *   per layer: clb_kv_write    for each new row, then attention over clb_kv_view
  *   clb_kv_end(seq, n, phase)  makes them permanent and runs the strategy's triggers; or clb_kv_abort
  *
- * Threads: clb_kv_write of different rows and clb_kv_view are [any-thread] between begin and end; everything
- * else is [engine-thread]. */
+ * What a strategy that evicts holds, per (layer, KV head) with budget b: when a pass of n rows begins and kept + n
+ * would exceed b + page_tokens, it selects down to b (trigger AT_OVER_BUDGET). So between decode steps at most
+ * b + page_tokens positions are kept, during a pass of n rows at most b + max(page_tokens, n), and the price of
+ * a selection is shared by page_tokens tokens. The other triggers act in clb_kv_end wherever kept > b. Layers that
+ * are not evictable, and strategies that lack AT_OVER_BUDGET, are bounded by ctx.
+ *
+ * Threads: clb_kv_write of different rows and clb_kv_observe of different (layer, KV head) and
+ * clb_kv_view_of are [any-thread] between begin and end; everything else is [engine-thread]. */
 #ifndef CLB_KV_KV_H
 #define CLB_KV_KV_H
 
@@ -20,6 +26,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "colibri/blocks.h"        /* colibri_f16 */
 #include "colibri/expert_policy.h" /* enum colibri_phase */
 #include "colibri/kv_strategy.h"
 
@@ -30,6 +37,8 @@ typedef struct clb_kv_layout {
     uint32_t type;                /* COLIBRI_TYPE_F16 or COLIBRI_TYPE_F32 */
     uint32_t page_tokens;         /* a multiple of 16 */
     const uint8_t *evictable;     /* [n_layers] or NULL: all */
+    /* Round to nearest even, n elements (vecops.f32_to_f16); NULL: the scalar reference. */
+    void (*f32_to_f16)(const float *x, colibri_f16 *out, size_t n);
 } clb_kv_layout;
 
 typedef struct clb_kv_cache clb_kv_cache;
@@ -59,19 +68,22 @@ typedef struct clb_kv_seq_options {
     void *misbehaved_ctx;
 } clb_kv_seq_options;
 
+/* params may be NULL: the declared defaults. Errors: UNSUPPORTED (positions or needs that this host does not offer),
+ * PLUGIN (the strategy's table is unusable), USAGE (the strategy refused: its reason, e.g. a budget too small). */
 int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, clb_kv_seq **out, clb_error *err);
 void clb_kv_seq_destroy(clb_kv_seq *seq);
 /* Forgets everything: pages go back, position 0 is next. */
 void clb_kv_seq_reset(clb_kv_seq *seq);
 /* Drops the positions >= n_positions (for prefix reuse across turns). Fails with UNSUPPORTED if the strategy has
- * evicted anything (the prefix is then not what a fresh run would hold). */
+ * evicted anything, has seen probabilities or keeps state of its own (the prefix is then not what a fresh run
+ * would hold); 0 positions always works. */
 int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err);
 
 uint32_t clb_kv_seq_position(const clb_kv_seq *seq); /* of the next token = tokens seen */
 uint32_t clb_kv_seq_needs(const clb_kv_seq *seq);    /* COLIBRI_KV_NEED_* of its strategy */
 
 /* LIMIT if the strategy keeps all and the context would overflow (message has the counts), NOMEM if the pool is
- * exhausted. On failure nothing changed. */
+ * exhausted. On failure nothing changed: room is checked before anything is evicted. */
 int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err);
 /* Row i (0-based) of this pass; k: [n_kv_heads][k_dim] rotated, v: [n_kv_heads][v_dim], floats. */
 void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v);
@@ -81,6 +93,7 @@ typedef struct clb_kv_view {
     const void *const *v_pages;
     uint32_t n_before; /* kept positions before this pass: row i of the pass sees n_before + i + 1 */
 } clb_kv_view;
+/* The arrays stay valid until the pass ends. */
 clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head);
 
 /* Hands over the attention of one query row (for strategies that need probabilities; call for the rows of one
@@ -89,9 +102,11 @@ clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_he
 void clb_kv_observe(clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, const float *scores, size_t stride,
                     const float *max_sum, uint32_t n_heads, uint32_t n);
 
-/* prefill_done: this pass contained the last prompt row. */
+/* n_rows: those of clb_kv_begin, or fewer (the first n_rows stay: rejected draft tokens). prefill_done: this pass
+ * contained the last prompt row. */
 void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool prefill_done);
-void clb_kv_abort(clb_kv_seq *seq); /* forgets the rows of this pass */
+/* Forgets the rows of this pass. What clb_kv_begin evicted stays evicted; repeating the pass gives the same result. */
+void clb_kv_abort(clb_kv_seq *seq);
 
 /* Figures. kept: sum over (layer, head); positions of one (layer, head) into out[0..cap), returns how many are kept. */
 typedef struct clb_kv_stats {

@@ -1,0 +1,102 @@
+/* The cache: its layout, its sizes, and its pool. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kv/internal.h"
+
+enum { MAX_DIM = 1 << 16, MAX_PAGE_TOKENS = 1 << 16, MAX_HEADS = 1 << 20 };
+
+static uint64_t round64(uint64_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static uint32_t elem_bytes(const clb_kv_layout *layout)
+{
+    return layout->type == COLIBRI_TYPE_F32 ? 4 : 2;
+}
+
+uint64_t clb_kv_page_bytes(const clb_kv_layout *layout)
+{
+    const uint64_t column = (uint64_t)layout->page_tokens * elem_bytes(layout);
+    return round64(column * layout->k_dim) + round64(column * layout->v_dim);
+}
+
+uint64_t clb_kv_bytes(const clb_kv_layout *layout, uint64_t n_positions)
+{
+    const uint64_t pages = n_positions / layout->page_tokens + (n_positions % layout->page_tokens != 0);
+    uint64_t bytes;
+    if (__builtin_mul_overflow(pages, (uint64_t)layout->n_layers * layout->n_kv_heads, &bytes) ||
+        __builtin_mul_overflow(bytes, clb_kv_page_bytes(layout), &bytes))
+        return UINT64_MAX;
+    return bytes;
+}
+
+static int check(const clb_kv_layout *l, clb_error *err)
+{
+    if (l->type != COLIBRI_TYPE_F16 && l->type != COLIBRI_TYPE_F32)
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: element type %u is neither F16 nor F32", l->type);
+    if (l->page_tokens == 0 || l->page_tokens % 16 || l->page_tokens > MAX_PAGE_TOKENS)
+        return clb_fail(err, COLIBRI_E_USAGE, "KV cache: a page of %u positions is not a multiple of 16 up to %d",
+                        l->page_tokens, MAX_PAGE_TOKENS);
+    if (l->n_layers == 0 || l->n_kv_heads == 0 || l->n_heads < l->n_kv_heads || l->n_heads % l->n_kv_heads ||
+        (uint64_t)l->n_layers * l->n_kv_heads > MAX_HEADS)
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: cannot serve %u layers with %u heads and %u KV heads",
+                        l->n_layers, l->n_heads, l->n_kv_heads);
+    if (l->k_dim == 0 || l->k_dim > MAX_DIM || l->v_dim == 0 || l->v_dim > MAX_DIM)
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: head dimensions %u (K) and %u (V) are not in 1..%d",
+                        l->k_dim, l->v_dim, MAX_DIM);
+    return COLIBRI_OK;
+}
+
+int clb_kv_cache_create(const clb_kv_layout *layout, uint64_t max_bytes, const clb_log *log, clb_kv_cache **out,
+                        clb_error *err)
+{
+    int rc = COLIBRI_OK;
+    *out = NULL;
+    CLB_TRY(check(layout, err));
+    clb_kv_cache *cache = calloc(1, sizeof *cache);
+    uint8_t *evictable = malloc(layout->n_layers);
+    if (!cache || !evictable) {
+        rc = CLB_NOMEM(err, "KV cache");
+        goto done;
+    }
+    if (layout->evictable)
+        memcpy(evictable, layout->evictable, layout->n_layers);
+    else
+        memset(evictable, 1, layout->n_layers);
+    cache->layout = *layout;
+    cache->layout.evictable = evictable;
+    cache->log = log;
+    cache->elem_bytes = elem_bytes(layout);
+    cache->v_offset = (size_t)round64((uint64_t)layout->page_tokens * cache->elem_bytes * layout->k_dim);
+    CLB_GO(clb_kv_pool_open(&cache->pool, clb_kv_page_bytes(layout), max_bytes, err));
+    *out = cache;
+done:
+    if (rc) {
+        free(evictable);
+        free(cache);
+    }
+    return rc;
+}
+
+void clb_kv_cache_destroy(clb_kv_cache *cache)
+{
+    if (!cache)
+        return;
+    assert(cache->n_seqs == 0);
+    clb_kv_pool_close(&cache->pool);
+    free((void *)(uintptr_t)cache->layout.evictable);
+    free(cache);
+}
+
+uint64_t clb_kv_cache_used_bytes(const clb_kv_cache *cache)
+{
+    return cache->pool.n_used * cache->pool.page_bytes;
+}
+
+uint64_t clb_kv_cache_peak_bytes(const clb_kv_cache *cache)
+{
+    return cache->pool.peak * cache->pool.page_bytes;
+}

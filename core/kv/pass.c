@@ -1,0 +1,313 @@
+/* A forward pass over a sequence: room for its rows, the rows themselves, and their attention. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "colibri/numerics.h"
+#include "kv/internal.h"
+
+static bool needs(const clb_kv_seq *seq, uint32_t bit)
+{
+    return clb_kv_seq_needs(seq) & bit;
+}
+
+/* realloc of n elements that leaves *p alone on failure. */
+static int grow(void *p, size_t n, size_t size)
+{
+    void *old, *bigger;
+    memcpy(&old, p, sizeof old);
+    bigger = realloc(old, n * size);
+    if (!bigger)
+        return 0;
+    memcpy(p, &bigger, sizeof bigger);
+    return 1;
+}
+
+static uint32_t half_more(uint32_t cap, uint64_t wanted)
+{
+    const uint64_t n = (uint64_t)cap + cap / 2 > wanted ? (uint64_t)cap + cap / 2 : wanted;
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+/* Page tables and per-row arrays of one head for n rows. */
+static int reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_t n)
+{
+    const uint64_t pages = clb_kv_pages_for(seq, n);
+    if (pages > h->cap_pages) {
+        const uint32_t cap = half_more(h->cap_pages, pages);
+        if (!grow(&h->k_pages, cap, sizeof h->k_pages[0]) || !grow(&h->v_pages, cap, sizeof h->v_pages[0]))
+            return 0;
+        h->cap_pages = cap;
+    }
+    if (!clb_kv_layer_evicts(seq, layer) || n <= h->cap)
+        return 1;
+    const uint32_t cap = half_more(h->cap, n);
+    if (!grow(&h->positions, cap, sizeof h->positions[0]))
+        return 0;
+    for (int b = 0; b < 2; b++) {
+        if (needs(seq, COLIBRI_KV_NEED_PROB_COLSUM) && !grow(&h->sum[b], cap, sizeof h->sum[b][0]))
+            return 0;
+        if (needs(seq, COLIBRI_KV_NEED_PROB_MAX) && !grow(&h->max[b], cap, sizeof h->max[b][0]))
+            return 0;
+    }
+    h->cap = cap;
+    return 1;
+}
+
+static int reserve_scratch(clb_kv_seq *seq, uint64_t n)
+{
+    if (n <= seq->scratch_cap)
+        return 1;
+    const uint32_t cap = half_more(seq->scratch_cap, n);
+    const bool one_answer = !seq->per_head;
+    if (!grow(&seq->keep, (size_t)cap + 1, 1) || !grow(&seq->kept, cap, sizeof seq->kept[0]) ||
+        (!seq->strategy->select && !grow(&seq->score, cap, sizeof seq->score[0])) ||
+        (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_COLSUM) && !grow(&seq->layer_sum, cap, sizeof(float))) ||
+        (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_MAX) && !grow(&seq->layer_max, cap, sizeof(float))))
+        return 0;
+    seq->scratch_cap = cap;
+    return 1;
+}
+
+static int context_full(const clb_kv_seq *seq, uint32_t kept, uint32_t n_rows, clb_error *err)
+{
+    if (!seq->evicts)
+        return clb_fail(err, COLIBRI_E_LIMIT,
+                        "the context is full: it holds %u tokens, and %u more exceed its limit of %u; raise --ctx, or "
+                        "choose a KV strategy that evicts",
+                        kept, n_rows, seq->ctx);
+    return clb_fail(err, COLIBRI_E_LIMIT,
+                    "the context is full: a layer that KV strategy %s does not shorten at this point holds %u tokens, "
+                    "and %u more exceed the limit of %u; raise --ctx",
+                    seq->strategy->name, kept, n_rows, seq->ctx);
+}
+
+int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
+{
+    clb_kv_cache *cache = seq->cache;
+    const uint32_t n_kv_heads = cache->layout.n_kv_heads;
+    uint64_t pages = 0, longest = 0;
+    if (seq->pass_rows || n_rows == 0)
+        return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: a pass of %u rows while one of %u is open", n_rows,
+                        seq->pass_rows);
+    if (n_rows > UINT32_MAX - 1 - seq->position)
+        return clb_fail(err, COLIBRI_E_LIMIT, "the sequence has %u tokens: positions end there", seq->position);
+
+    /* Everything that can fail comes before the first change that shows. */
+    clb_kv_budgets(seq);
+    for (uint32_t layer = 0; layer < cache->layout.n_layers; layer++)
+        for (uint32_t head = 0; head < n_kv_heads; head++) {
+            const size_t i = (size_t)layer * n_kv_heads + head;
+            const uint32_t n = seq->heads[i].n;
+            const bool evict = clb_kv_overflows(seq, layer, head, n_rows);
+            const uint64_t after = (uint64_t)(evict ? seq->budgets[i] : n) + n_rows;
+            const bool bounded =
+                clb_kv_layer_evicts(seq, layer) && (seq->strategy->triggers & COLIBRI_KV_AT_OVER_BUDGET);
+            if (!bounded && after > seq->ctx)
+                return context_full(seq, n, n_rows, err);
+            pages += clb_kv_pages_for(seq, after);
+            longest = after > longest ? after : longest;
+            longest = n > longest ? n : longest;
+            if (!reserve_head(seq, layer, &seq->heads[i], after > n ? after : n))
+                return CLB_NOMEM(err, "tables of the KV cache");
+        }
+    if (pages > seq->n_pages + clb_kv_pool_available(&cache->pool)) {
+        char need[24], all[24];
+        return clb_fail(err, COLIBRI_E_NOMEM,
+                        "the KV cache is full: %u more rows need %llu pages (%s), %u of its %u pages (%s) are free; "
+                        "lower ctx, kv-budget or the number of sequences, or raise max-memory",
+                        n_rows, (unsigned long long)(pages - seq->n_pages),
+                        clb_human_bytes((pages - seq->n_pages) * cache->pool.page_bytes, need),
+                        clb_kv_pool_available(&cache->pool), cache->pool.n_pages,
+                        clb_human_bytes(cache->pool.n_pages * cache->pool.page_bytes, all));
+    }
+    if (seq->evicts && !reserve_scratch(seq, longest))
+        return CLB_NOMEM(err, "tables of the KV cache");
+
+    clb_kv_evict(seq, n_rows);
+    for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
+        clb_kv_head *h = &seq->heads[i];
+        for (const uint64_t want = clb_kv_pages_for(seq, (uint64_t)h->n + n_rows); h->n_pages < want; h->n_pages++) {
+            uint8_t *page = clb_kv_pool_take(&cache->pool);
+            h->k_pages[h->n_pages] = page;
+            h->v_pages[h->n_pages] = page + cache->v_offset;
+            seq->n_pages++;
+        }
+        h->next_n = 0;
+    }
+    seq->pass_rows = n_rows;
+    return COLIBRI_OK;
+}
+
+static void store_row(const clb_kv_cache *cache, const void *page, uint32_t slot, const float *x, uint32_t dim)
+{
+    uint8_t *out = (uint8_t *)(uintptr_t)page + (size_t)slot * dim * cache->elem_bytes;
+    if (cache->layout.type == COLIBRI_TYPE_F32) {
+        memcpy(out, x, dim * sizeof x[0]);
+    } else if (cache->layout.f32_to_f16) {
+        cache->layout.f32_to_f16(x, (colibri_f16 *)(void *)out, dim);
+    } else {
+        colibri_f16 *h = (colibri_f16 *)(void *)out;
+        for (uint32_t d = 0; d < dim; d++)
+            h[d] = colibri_f32_f16(x[d]);
+    }
+}
+
+void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v)
+{
+    const clb_kv_cache *cache = seq->cache;
+    const clb_kv_layout *l = &cache->layout;
+    assert(layer < l->n_layers && i < seq->pass_rows);
+    for (uint32_t head = 0; head < l->n_kv_heads; head++) {
+        const clb_kv_head *h = &seq->heads[(size_t)layer * l->n_kv_heads + head];
+        const uint32_t at = h->n + i;
+        store_row(cache, h->k_pages[at / l->page_tokens], at % l->page_tokens, k + (size_t)head * l->k_dim, l->k_dim);
+        store_row(cache, h->v_pages[at / l->page_tokens], at % l->page_tokens, v + (size_t)head * l->v_dim, l->v_dim);
+    }
+}
+
+clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head)
+{
+    const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
+    return (clb_kv_view){.k_pages = h->k_pages, .v_pages = h->v_pages, .n_before = h->n};
+}
+
+/* exp(x) for x <= 0 with the coefficients of colibri_expf, but each step rounded: the same bits on every CPU without
+ * a call of fmaf per step, and the compiler can vectorise it. Off by less than 1e-6: strategies rank by it, no
+ * logit depends on it directly. */
+static inline float exp_rounded(float x)
+{
+    const float biased = x * COLIBRI_EXP_LOG2E + COLIBRI_EXP_ROUND;
+    const float n = biased - COLIBRI_EXP_ROUND;
+    const float r = (x - n * COLIBRI_EXP_LN2_HI) - n * COLIBRI_EXP_LN2_LO;
+    float p = COLIBRI_EXP_C6;
+    p = p * r + COLIBRI_EXP_C5;
+    p = p * r + COLIBRI_EXP_C4;
+    p = p * r + COLIBRI_EXP_C3;
+    p = p * r + COLIBRI_EXP_C2;
+    p = p * r + COLIBRI_EXP_C1;
+    p = p * (r * r) + r;
+    p = p + 1.0f;
+    p = p * colibri_bits_f32((colibri_f32_bits(biased) + 127u) << 23);
+    /* a mask, not a branch, which would keep the loops below scalar: what is too small for the above is 0 */
+    return colibri_bits_f32(colibri_f32_bits(p) & (0u - (uint32_t)(x >= COLIBRI_EXP_MIN)));
+}
+
+static void add_probs(float *restrict sum, const float *restrict s, float max, float total, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        sum[i] += exp_rounded(s[i] - max) / total;
+}
+
+static void max_probs(float *restrict best, const float *restrict s, float max, float total, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const float p = exp_rounded(s[i] - max) / total;
+        best[i] = p > best[i] ? p : best[i];
+    }
+}
+
+/* Entries [0, n) of the pass's copy exist from here on; those of this pass's own rows start at 0. */
+static void extend(float *next, const float *now, uint32_t from, uint32_t n_before, uint32_t n)
+{
+    if (from < n_before) {
+        memcpy(next + from, now + from, (n_before - from) * sizeof next[0]);
+        from = n_before;
+    }
+    for (uint32_t i = from; i < n; i++)
+        next[i] = 0.0f;
+}
+
+void clb_kv_observe(clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, const float *scores, size_t stride,
+                    const float *max_sum, uint32_t n_heads, uint32_t n)
+{
+    clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
+    if (!clb_kv_layer_evicts(seq, layer) || !needs(seq, COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX))
+        return;
+    assert(seq->pass_rows && n >= h->next_n && n > h->n && n <= h->n + seq->pass_rows);
+    float *sum = h->sum[!h->cur], *max = h->max[!h->cur];
+    if (sum)
+        extend(sum, h->sum[h->cur], h->next_n, h->n, n);
+    if (max)
+        extend(max, h->max[h->cur], h->next_n, h->n, n);
+    h->next_n = n;
+    for (uint32_t q = 0; q < n_heads; q++) {
+        const float m = max_sum[2 * q], total = max_sum[2 * q + 1];
+        if (!(total > 0.0f)) /* not a distribution: nothing to learn from it */
+            continue;
+        if (sum)
+            add_probs(sum, scores + q * stride, m, total, n);
+        if (max)
+            max_probs(max, scores + q * stride, m, total, n);
+    }
+}
+
+/* Makes the pass's first n_rows rows of one head permanent. */
+static void append(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint32_t n_rows)
+{
+    const uint32_t n = h->n + n_rows;
+    if (clb_kv_layer_evicts(seq, layer)) {
+        for (uint32_t i = 0; i < n_rows; i++)
+            h->positions[h->n + i] = seq->position + i;
+        if (h->next_n) {
+            const uint32_t from = h->next_n < n ? h->next_n : n;
+            if (h->sum[0])
+                extend(h->sum[!h->cur], h->sum[h->cur], from, h->n, n);
+            if (h->max[0])
+                extend(h->max[!h->cur], h->max[h->cur], from, h->n, n);
+            h->cur = !h->cur;
+        } else {
+            if (h->sum[0])
+                extend(h->sum[h->cur], NULL, h->n, h->n, n);
+            if (h->max[0])
+                extend(h->max[h->cur], NULL, h->n, h->n, n);
+        }
+    }
+    h->next_n = 0;
+    h->n = n;
+    clb_kv_head_shrink(seq, h, n);
+}
+
+void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool prefill_done)
+{
+    const struct colibri_kv_strategy *s = seq->strategy;
+    const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads;
+    bool select = false;
+    assert(n_rows <= seq->pass_rows);
+    n_rows = n_rows < seq->pass_rows ? n_rows : seq->pass_rows;
+    for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++)
+        for (uint32_t head = 0; head < n_kv_heads; head++) {
+            append(seq, layer, &seq->heads[(size_t)layer * n_kv_heads + head], n_rows);
+            if (s->on_append)
+                s->on_append(seq->self, layer, head, n_rows);
+        }
+    seq->position += n_rows;
+    seq->pass_rows = 0;
+    if (phase == COLIBRI_PHASE_PREFILL) {
+        seq->n_prompt = seq->position;
+        select |= s->triggers & COLIBRI_KV_AT_CHUNK;
+    } else if (s->triggers & COLIBRI_KV_AT_STEPS) {
+        seq->steps += n_rows;
+        if (seq->steps >= s->every_steps) {
+            seq->steps = 0;
+            select = true;
+        }
+    }
+    select |= prefill_done && (s->triggers & COLIBRI_KV_AT_PREFILL_END);
+    if (select && seq->evicts) {
+        clb_kv_budgets(seq);
+        clb_kv_evict(seq, 0);
+    }
+    clb_kv_pool_trim(&seq->cache->pool);
+}
+
+void clb_kv_abort(clb_kv_seq *seq)
+{
+    for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
+        seq->heads[i].next_n = 0;
+        clb_kv_head_shrink(seq, &seq->heads[i], seq->heads[i].n);
+    }
+    clb_kv_pool_trim(&seq->cache->pool);
+    seq->pass_rows = 0;
+}

@@ -41,15 +41,16 @@ int clb_context(clb_error *err, const char *fmt, ...)
 {
     if (!err)
         return COLIBRI_E_INTERNAL;
-    char head[sizeof err->msg];
+    char head[sizeof err->msg - 8];
     va_list args;
     va_start(args, fmt);
     vsnprintf(head, sizeof head, fmt, args);
     va_end(args);
     const size_t n = strlen(head);
-    char tail[sizeof err->msg];
-    memcpy(tail, err->msg, sizeof tail);
-    snprintf(err->msg, sizeof err->msg, "%.*s: %s", (int)n, head, tail);
+    memmove(err->msg + n + 2, err->msg, sizeof err->msg - n - 2);
+    memcpy(err->msg, head, n);
+    memcpy(err->msg + n, ": ", 2);
+    err->msg[sizeof err->msg - 1] = '\0';
     return err->code;
 }
 

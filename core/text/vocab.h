@@ -38,10 +38,13 @@ void clb_tokens_free(clb_tokens *t);
 int clb_tokens_push(clb_tokens *t, uint32_t id, clb_error *err);
 
 #define CLB_TOKENIZE_SPECIAL 0x1u /* special tokens written in the text are recognised */
-#define CLB_TOKENIZE_BOS 0x2u     /* add BOS/EOS if the vocabulary says so; warns nobody: see double_bos */
+#define CLB_TOKENIZE_BOS 0x2u     /* add BOS/EOS if the vocabulary says so; see clb_tokens_double_bos */
 
 /* Appends the ids of text (UTF-8; invalid bytes go through byte tokens or byte-level BPE, never an error). */
 int clb_tokenize(const clb_vocab *v, const char *text, size_t n, uint32_t flags, clb_tokens *out, clb_error *err);
+
+/* The ids begin with BOS twice: the text had one of its own. */
+bool clb_tokens_double_bos(const clb_vocab *v, const clb_tokens *t);
 
 /* Bytes of one token appended to out; control tokens give nothing unless `special`. May be part of a UTF-8 sequence. */
 int clb_token_bytes(const clb_vocab *v, uint32_t id, bool special, clb_buf *out, clb_error *err);

@@ -1,0 +1,341 @@
+#include "model/forward.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/forward_internal.h"
+#include "ops/ops.h"
+#include "ops/sincos.h"
+
+static uint32_t widest_ffn(const clb_hparams *hp)
+{
+    return hp->n_ff > hp->n_ff_shared ? hp->n_ff : hp->n_ff_shared;
+}
+
+/* Floats of the score scratch of one worker: scores of the query heads that share a KV head, and their max and sum. */
+static size_t score_floats(const clb_hparams *hp, uint32_t n_kv)
+{
+    const size_t group = hp->n_heads / hp->n_kv_heads;
+    return group * (((size_t)n_kv + 15) & ~(size_t)15) + 2 * group;
+}
+
+uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_kv, uint32_t n_workers)
+{
+    const uint64_t nq = (uint64_t)hp->n_heads * hp->k_dim, no = (uint64_t)hp->n_heads * hp->v_dim;
+    const uint64_t nkv = (uint64_t)hp->n_kv_heads * (hp->k_dim + hp->v_dim);
+    uint64_t per_row = (hp->n_ff_shared ? 4ull : 3ull) * hp->n_embd + nq + nkv + no + hp->n_rot + 2ull * widest_ffn(hp);
+    per_row += (hp->n_embd + no + widest_ffn(hp)) / 2; /* quantized activations: at most 10 bytes for 8 elements twice */
+    if (hp->n_experts)
+        per_row += hp->n_experts + (uint64_t)hp->top_k * (2ull * hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
+    return per_row * sizeof(float) * max_rows + (uint64_t)n_workers * score_floats(hp, n_kv) * sizeof(float);
+}
+
+static float *floats(uint64_t n, bool *failed)
+{
+    if (n == 0)
+        return NULL;
+    const size_t bytes = ((size_t)n * sizeof(float) + 63) & ~(size_t)63;
+    float *p = n > SIZE_MAX / 8 ? NULL : aligned_alloc(64, bytes);
+    if (!p)
+        *failed = true;
+    return p;
+}
+
+static void *zeroed(uint64_t n, size_t size, bool *failed)
+{
+    void *p = calloc(n ? n : 1, size);
+    if (!p)
+        *failed = true;
+    return p;
+}
+
+static bool allocate(clb_forward *f)
+{
+    const clb_hparams *hp = f->hp;
+    const uint64_t rows = f->max_rows, embd = hp->n_embd;
+    bool failed = false;
+    f->inv_freq = floats(hp->n_rot / 2, &failed);
+    f->x = floats(rows * embd, &failed);
+    f->h = floats(rows * embd, &failed);
+    f->branch = floats(rows * embd, &failed);
+    f->shared = floats(hp->n_ff_shared ? rows * embd : 0, &failed);
+    f->q = floats(rows * hp->n_heads * hp->k_dim, &failed);
+    f->k = floats(rows * hp->n_kv_heads * hp->k_dim, &failed);
+    f->v = floats(rows * hp->n_kv_heads * hp->v_dim, &failed);
+    f->att = floats(rows * hp->n_heads * hp->v_dim, &failed);
+    f->cs = floats(rows * hp->n_rot, &failed);
+    f->gate = floats(rows * widest_ffn(hp), &failed);
+    f->up = floats(rows * widest_ffn(hp), &failed);
+    f->row_scratch = floats(clb_matrix_row_scratch(&f->model->token_embd.m) / sizeof(float) + 16, &failed);
+    f->rows = zeroed(rows, sizeof *f->rows, &failed);
+    f->scores = zeroed(clb_pool_workers(f->options.pool), sizeof *f->scores, &failed);
+    if (!hp->n_experts)
+        return !failed;
+    const uint64_t pairs = rows * hp->top_k, n = hp->n_experts;
+    f->router_probs = floats(rows * n, &failed);
+    f->ids = zeroed(pairs, sizeof *f->ids, &failed);
+    f->gates = floats(pairs, &failed);
+    f->pair_at = zeroed(pairs, sizeof *f->pair_at, &failed);
+    f->place_row = zeroed(pairs, sizeof *f->place_row, &failed);
+    f->expert_gate = floats(pairs * hp->n_ff_expert, &failed);
+    f->expert_up = floats(pairs * hp->n_ff_expert, &failed);
+    f->expert_out = floats(pairs * embd, &failed);
+    f->union_ids = zeroed(n, sizeof *f->union_ids, &failed);
+    f->union_rows = zeroed(n, sizeof *f->union_rows, &failed);
+    f->union_first = zeroed(n, sizeof *f->union_first, &failed);
+    f->union_gates = floats(n, &failed);
+    f->expert_count = zeroed(n, sizeof *f->expert_count, &failed);
+    f->pending = zeroed(n, sizeof *f->pending, &failed);
+    f->want_ids = zeroed(n, sizeof *f->want_ids, &failed);
+    f->want_rows = zeroed(n, sizeof *f->want_rows, &failed);
+    f->want_gates = floats(n, &failed);
+    f->leases = zeroed(n, sizeof *f->leases, &failed);
+    f->jobs = zeroed(2 * n, sizeof *f->jobs, &failed);
+    f->down_acts = zeroed(n, sizeof *f->down_acts, &failed);
+    return !failed;
+}
+
+static int prepare_kernels(clb_forward *f, clb_error *err)
+{
+    const clb_model *model = f->model;
+    CLB_TRY(clb_compute_prepare(&f->compute, &model->token_embd.m, err));
+    CLB_TRY(clb_compute_prepare(&f->compute, &model->output.m, err));
+    for (uint32_t il = 0; il < f->hp->n_layers; il++) {
+        const clb_layer *l = &model->layers[il];
+        const clb_weight *const weights[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router};
+        for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+            CLB_TRY(clb_compute_prepare(&f->compute, &weights[i]->m, err));
+    }
+    for (uint32_t l = 0; l < model->n_moe_layers; l++)
+        for (int p = 0; p < CLB_PARTS; p++)
+            CLB_TRY(clb_compute_prepare(&f->compute, &model->expert_layers[l].part[p], err));
+    return COLIBRI_OK;
+}
+
+int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err)
+{
+    *out = NULL;
+    clb_forward *f = calloc(1, sizeof *f);
+    if (!f)
+        return CLB_NOMEM(err, "forward pass");
+    f->options = *options;
+    f->model = options->model;
+    f->hp = &options->model->hp;
+    f->max_rows = options->max_rows;
+    int rc = clb_compute_init(&f->compute, options->pool, clb_registry_vecops(options->model->registry), err);
+    if (!rc)
+        rc = prepare_kernels(f, err);
+    if (!rc && !allocate(f))
+        rc = CLB_NOMEM(err, "buffers of the forward pass (a smaller --batch needs less)");
+    if (rc) {
+        clb_forward_destroy(f);
+        return rc;
+    }
+    clb_rope_inv_freq(f->inv_freq, f->hp->n_rot / 2, (double)f->hp->rope_base);
+    const float *factors = f->model->rope_factors.v;
+    for (uint32_t i = 0; i < f->hp->n_rot / 2; i++)
+        f->inv_freq[i] = f->inv_freq[i] / f->hp->rope_scale / (factors ? factors[i] : 1.0f);
+    *out = f;
+    return COLIBRI_OK;
+}
+
+void clb_forward_destroy(clb_forward *f)
+{
+    if (!f)
+        return;
+    if (f->scores)
+        for (uint32_t i = 0; i < clb_pool_workers(f->options.pool); i++)
+            free(f->scores[i]);
+    if (f->down_acts)
+        for (uint32_t i = 0; i < f->hp->n_experts; i++)
+            clb_acts_free(&f->down_acts[i]);
+    void *const all[] = {f->inv_freq,   f->x,           f->h,           f->branch,      f->q,          f->k,      f->shared,
+                         f->v,          f->att,         f->cs,          f->gate,        f->up,         f->row_scratch,
+                         f->rows,       f->scores,      f->router_probs, f->ids,        f->gates,      f->pair_at,
+                         f->place_row,  f->expert_gate, f->expert_up,   f->expert_out,  f->union_ids,  f->union_rows,
+                         f->union_first, f->union_gates, f->expert_count, f->pending,   f->want_ids,   f->want_rows,
+                         f->want_gates, f->leases,      f->jobs,        f->down_acts};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    clb_acts_free(&f->acts_h);
+    clb_acts_free(&f->acts_att);
+    clb_acts_free(&f->acts_ff);
+    clb_compute_free(&f->compute);
+    free(f);
+}
+
+/* ---- one pass ---- */
+
+static int reserve_scores(clb_forward *f, uint32_t n_kv, clb_error *err)
+{
+    const size_t need = score_floats(f->hp, n_kv);
+    if (need <= f->scores_cap)
+        return COLIBRI_OK;
+    f->scores_cap = 0;
+    const size_t cap = (need + need / 4 + 15) & ~(size_t)15;
+    for (uint32_t i = 0; i < clb_pool_workers(f->options.pool); i++) {
+        free(f->scores[i]);
+        f->scores[i] = aligned_alloc(64, cap * sizeof(float));
+        if (!f->scores[i])
+            return CLB_NOMEM(err, "attention scores");
+    }
+    f->scores_cap = cap;
+    return COLIBRI_OK;
+}
+
+static int lay_out_rows(clb_forward *f, const clb_span *spans, uint32_t n_spans, clb_error *err)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < n_spans; s++) {
+        const uint32_t position = clb_kv_seq_position(spans[s].kv);
+        assert(spans[s].n && spans[s].n_logits <= spans[s].n);
+        if (spans[s].n > f->max_rows - n)
+            return clb_fail(err, COLIBRI_E_LIMIT, "a batch of more than %u rows", f->max_rows);
+        for (uint32_t i = 0; i < spans[s].n; i++) {
+            if (spans[s].tokens[i] >= f->hp->n_vocab)
+                return clb_fail(err, COLIBRI_E_USAGE, "token %u is outside the vocabulary of %u", spans[s].tokens[i],
+                                f->hp->n_vocab);
+            f->rows[n++] = (struct row){s, i, position + i};
+        }
+    }
+    f->spans = spans;
+    f->n_spans = n_spans;
+    f->n_rows = n;
+    return COLIBRI_OK;
+}
+
+static void embed_row(void *ctx, uint32_t row, uint32_t worker)
+{
+    (void)worker;
+    clb_forward *f = ctx;
+    const clb_hparams *hp = f->hp;
+    const struct row *r = &f->rows[row];
+    float *x = f->x + (size_t)row * hp->n_embd;
+    clb_matrix_get_row(&f->model->token_embd.m, f->spans[r->span].tokens[r->index], x, f->row_scratch);
+    if (hp->embedding_scale != 1.0f)
+        f->compute.ops->scale(x, hp->embedding_scale, hp->n_embd);
+    float *cs = f->cs + (size_t)row * hp->n_rot;
+    for (uint32_t i = 0; i < hp->n_rot / 2; i++)
+        clb_sincos((double)r->position * (double)f->inv_freq[i], &cs[2 * i], &cs[2 * i + 1]);
+}
+
+struct norm_ctx {
+    clb_forward *f;
+    const float *w;
+};
+
+static void norm_row(void *ctx, uint32_t row, uint32_t worker)
+{
+    (void)worker;
+    const struct norm_ctx *c = ctx;
+    const size_t at = (size_t)row * c->f->hp->n_embd;
+    c->f->compute.ops->rms_norm(c->f->h + at, c->f->x + at, c->w, c->f->hp->n_embd, c->f->hp->rms_eps);
+}
+
+static void join_row(void *ctx, uint32_t row, uint32_t worker)
+{
+    (void)worker;
+    clb_forward *f = ctx;
+    const size_t at = (size_t)row * f->hp->n_embd;
+    if (f->hp->residual_scale != 1.0f)
+        f->compute.ops->axpy(f->x + at, f->branch + at, f->hp->residual_scale, f->hp->n_embd);
+    else
+        f->compute.ops->add(f->x + at, f->branch + at, f->hp->n_embd);
+}
+
+static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
+{
+    const clb_hparams *hp = f->hp;
+    const clb_layer *l = &f->model->layers[il];
+    struct norm_ctx norm = {f, l->attn_norm.v};
+    clb_compute_rows(&f->compute, f->n_rows, 4, norm_row, &norm);
+    CLB_TRY(clb_forward_attention(f, il, err));
+    clb_compute_rows(&f->compute, f->n_rows, 8, join_row, f);
+    norm.w = l->ffn_norm.v;
+    clb_compute_rows(&f->compute, f->n_rows, 4, norm_row, &norm);
+    clb_acts_set(&f->acts_h, f->h, hp->n_embd, f->n_rows, hp->n_embd);
+    if (l->moe < 0) {
+        CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff, f->branch, err));
+    } else {
+        CLB_TRY(clb_forward_moe(f, l, f->branch, err));
+        if (l->gate.tensor) { /* shared expert: its own branch, added to the routed ones */
+            CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff_shared, f->shared, err));
+            for (uint32_t i = 0; i < f->n_rows; i++)
+                f->compute.ops->add(f->branch + (size_t)i * hp->n_embd, f->shared + (size_t)i * hp->n_embd, hp->n_embd);
+        }
+    }
+    clb_compute_rows(&f->compute, f->n_rows, 8, join_row, f);
+    return COLIBRI_OK;
+}
+
+static int run_output(clb_forward *f, float *logits, clb_error *err)
+{
+    const clb_hparams *hp = f->hp;
+    uint32_t n = 0, row = 0;
+    for (uint32_t s = 0; s < f->n_spans; s++) { /* wanted rows move to the front of h, normed */
+        const clb_span *span = &f->spans[s];
+        for (uint32_t i = span->n - span->n_logits; i < span->n; i++, n++)
+            f->compute.ops->rms_norm(f->h + (size_t)n * hp->n_embd, f->x + (size_t)(row + i) * hp->n_embd,
+                                     f->model->output_norm.v, hp->n_embd, hp->rms_eps);
+        row += span->n;
+    }
+    if (n == 0)
+        return COLIBRI_OK;
+    clb_acts_set(&f->acts_h, f->h, hp->n_embd, n, hp->n_embd);
+    const clb_matrix *m = f->model->output.tensor ? &f->model->output.m : &f->model->token_embd.m;
+    const clb_job job = {m, m->data, &f->acts_h, NULL, n, logits, hp->n_vocab};
+    CLB_TRY(clb_compute_run(&f->compute, &job, 1, err));
+    if (hp->logit_scale != 1.0f)
+        for (uint32_t i = 0; i < n; i++)
+            f->compute.ops->scale(logits + (size_t)i * hp->n_vocab, hp->logit_scale, hp->n_vocab);
+    return COLIBRI_OK;
+}
+
+static int run_layers(clb_forward *f, clb_error *err)
+{
+    uint32_t most = 0;
+    enum colibri_phase phase = COLIBRI_PHASE_DECODE;
+    for (uint32_t s = 0; s < f->n_spans; s++) {
+        if (f->spans[s].phase != COLIBRI_PHASE_DECODE)
+            phase = f->spans[s].phase;
+        for (uint32_t il = 0; il < f->hp->n_layers; il++)
+            for (uint32_t h = 0; h < f->hp->n_kv_heads; h++) {
+                const uint32_t n = clb_kv_view_of(f->spans[s].kv, il, h).n_before + f->spans[s].n;
+                most = n > most ? n : most;
+            }
+    }
+    CLB_TRY(reserve_scores(f, most, err));
+    if (f->model->n_moe_layers)
+        clb_store_step(f->model->store, phase, f->n_rows, f->n_spans);
+    for (uint32_t i = 0; i < f->n_rows; i++)
+        embed_row(f, i, 0);
+    for (uint32_t il = 0; il < f->hp->n_layers; il++) {
+        if (f->options.cancelled && f->options.cancelled(f->options.cancelled_ctx))
+            return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
+        CLB_TRY(run_layer(f, il, err));
+    }
+    return COLIBRI_OK;
+}
+
+int clb_forward_run(clb_forward *f, const clb_span *spans, uint32_t n_spans, float *logits, clb_error *err)
+{
+    CLB_TRY(lay_out_rows(f, spans, n_spans, err));
+    uint32_t begun = 0;
+    int rc = COLIBRI_OK;
+    while (begun < n_spans && rc == COLIBRI_OK) {
+        rc = clb_kv_begin(spans[begun].kv, spans[begun].n, err);
+        begun += rc == COLIBRI_OK;
+    }
+    if (rc == COLIBRI_OK)
+        rc = run_layers(f, err);
+    if (rc == COLIBRI_OK)
+        rc = run_output(f, logits, err);
+    for (uint32_t s = 0; s < begun; s++) {
+        if (rc == COLIBRI_OK)
+            clb_kv_end(spans[s].kv, spans[s].n, spans[s].phase, spans[s].prefill_done);
+        else
+            clb_kv_abort(spans[s].kv);
+    }
+    return rc;
+}

@@ -1,0 +1,66 @@
+/* Inside the forward pass: buffers and the steps of a layer. */
+#ifndef CLB_MODEL_FORWARD_INTERNAL_H
+#define CLB_MODEL_FORWARD_INTERNAL_H
+
+#include "model/forward.h"
+
+struct clb_forward {
+    clb_forward_options options;
+    const clb_model *model;
+    const clb_hparams *hp;
+    clb_compute compute;
+    uint32_t max_rows;
+    float *inv_freq; /* [n_rot / 2] */
+
+    /* [max_rows] each */
+    float *x;      /* [n_embd] residual stream */
+    float *h;      /* [n_embd] normed input of a branch */
+    float *branch; /* [n_embd] a branch's result */
+    float *shared; /* [n_embd] the shared expert's result, if there is one */
+    float *q, *k, *v;
+    float *att;    /* [n_heads * v_dim] */
+    float *cs;     /* [n_rot] cos, sin */
+    float *gate, *up; /* [max(n_ff, n_ff_shared)] */
+    float *row_scratch; /* one unpacked group of the embedding */
+
+    /* MoE: a pair is (row, rank); pair = row * top_k + rank */
+    float *router_probs;    /* [max_rows][n_experts] */
+    uint32_t *ids;          /* [max_rows][top_k] */
+    float *gates;           /* [max_rows][top_k] */
+    uint32_t *pair_at;      /* [pair] -> place in expert order */
+    uint32_t *place_row;    /* [place] -> row */
+    float *expert_gate, *expert_up; /* [place][n_ff_expert] */
+    float *expert_out;      /* [place][n_embd] */
+    uint32_t *union_ids, *union_rows, *union_first; /* [n_experts] */
+    float *union_gates;
+    uint32_t *expert_count; /* [n_experts] */
+    uint32_t *pending;      /* [n_experts]: indexes into the union not computed yet */
+    uint32_t *want_ids, *want_rows; /* [n_experts]: the same, as acquire wants them */
+    float *want_gates;
+    clb_lease *leases;      /* [n_experts] */
+    clb_job *jobs;          /* [2 * n_experts] */
+    clb_acts *down_acts;    /* [n_experts]: one set of activation rows per expert of a wave */
+
+    clb_acts acts_h, acts_att, acts_ff;
+
+    float **scores;         /* [n_workers] attention scratch */
+    size_t scores_cap;      /* floats each */
+
+    /* this pass */
+    const clb_span *spans;
+    uint32_t n_spans, n_rows;
+    struct row {
+        uint32_t span, index, position; /* index: within the span */
+    } *rows;
+};
+
+int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err);
+int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, float *out, clb_error *err);
+int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *err);
+
+/* Router of one row: probabilities (in place of logits), chosen ids and their weights. See hparams for the variants.
+ * Ties go to the lower id; a NaN ranks below everything. */
+void clb_route_row(const clb_hparams *hp, const struct colibri_vecops *ops, const float *select_bias, float *probs,
+                   uint32_t *ids, float *gates);
+
+#endif

@@ -1,0 +1,124 @@
+/* Loading: resident weights into the store, then the expert slots. */
+#include <stdlib.h>
+
+#include "model/model.h"
+
+/* Calls fn for every resident matrix / vector of the model, in file-independent order. */
+typedef int (*weight_fn)(void *ctx, clb_weight *w);
+typedef int (*vector_fn)(void *ctx, clb_vector *v);
+
+static int visit(clb_model *model, weight_fn on_weight, vector_fn on_vector, void *ctx)
+{
+    clb_weight *const tops[] = {&model->token_embd, &model->output};
+    clb_vector *const top_vectors[] = {&model->output_norm, &model->rope_factors};
+    for (size_t i = 0; i < sizeof tops / sizeof *tops; i++)
+        if (tops[i]->tensor)
+            CLB_TRY(on_weight(ctx, tops[i]));
+    for (size_t i = 0; i < sizeof top_vectors / sizeof *top_vectors; i++)
+        if (top_vectors[i]->tensor)
+            CLB_TRY(on_vector(ctx, top_vectors[i]));
+    for (uint32_t il = 0; il < model->hp.n_layers; il++) {
+        clb_layer *l = &model->layers[il];
+        clb_weight *const weights[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router};
+        clb_vector *const vectors[] = {&l->attn_norm, &l->q_norm, &l->k_norm, &l->ffn_norm,          &l->q_bias,
+                                       &l->k_bias,    &l->v_bias, &l->o_bias, &l->router_select_bias};
+        for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+            if (weights[i]->tensor)
+                CLB_TRY(on_weight(ctx, weights[i]));
+        for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+            if (vectors[i]->tensor)
+                CLB_TRY(on_vector(ctx, vectors[i]));
+    }
+    return COLIBRI_OK;
+}
+
+static int size_weight(void *ctx, clb_weight *w)
+{
+    clb_model_sizes *s = ctx;
+    s->dense_bytes += w->m.bytes;
+    if (w->m.bytes > s->biggest_staging)
+        s->biggest_staging = w->m.bytes;
+    return COLIBRI_OK;
+}
+
+static int size_vector(void *ctx, clb_vector *v)
+{
+    clb_model_sizes *s = ctx;
+    s->dense_bytes += v->tensor->n_elems * sizeof(float);
+    return COLIBRI_OK;
+}
+
+clb_model_sizes clb_model_get_sizes(const clb_model *model)
+{
+    clb_model_sizes s = {0};
+    /* the visitor only reads here */
+    (void)visit((clb_model *)(uintptr_t)model, size_weight, size_vector, &s);
+    s.embedding_bytes = model->token_embd.m.bytes + (model->output.tensor ? model->output.m.bytes : 0);
+    s.dense_bytes -= s.embedding_bytes;
+    for (uint32_t l = 0; l < model->n_moe_layers; l++)
+        for (int p = 0; p < CLB_PARTS; p++)
+            s.expert_bytes += model->expert_layers[l].part[p].bytes * model->hp.n_experts;
+    return s;
+}
+
+struct load_ctx {
+    clb_store *store;
+    clb_error *err;
+};
+
+static int load_weight(void *ctx, clb_weight *w)
+{
+    const struct load_ctx *c = ctx;
+    return clb_store_load_matrix(c->store, w->tensor, w->offset, &w->m, c->err);
+}
+
+static int load_vector(void *ctx, clb_vector *v)
+{
+    const struct load_ctx *c = ctx;
+    return clb_store_load_floats(c->store, v->tensor, &v->v, c->err);
+}
+
+int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_error *err)
+{
+    const clb_model_sizes sizes = clb_model_get_sizes(model);
+    const clb_store_options store_options = {
+        .gguf = model->gguf,
+        .registry = model->registry,
+        .pool = options->pool,
+        .log = options->log,
+        .mode = options->mode,
+        .mlock = options->mlock,
+        .expected_bytes = sizes.embedding_bytes + sizes.dense_bytes + (options->preload ? sizes.expert_bytes : 0),
+    };
+    CLB_TRY(clb_store_create(&store_options, &model->store, err));
+    struct load_ctx ctx = {model->store, err};
+    CLB_TRY(visit(model, load_weight, load_vector, &ctx));
+    if (model->n_moe_layers) {
+        const clb_expert_pool pool = {
+            .layers = model->expert_layers,
+            .n_layers = model->n_moe_layers,
+            .n_experts = model->hp.n_experts,
+            .top_k = model->hp.top_k,
+            .class_slots = options->class_slots,
+            .policy = options->policy,
+            .params = options->policy_params,
+            .seed = options->seed,
+            .preload = options->preload,
+        };
+        CLB_TRY(clb_store_open_experts(model->store, &pool, err));
+    }
+    clb_progress(options->log, "loading weights", store_options.expected_bytes, store_options.expected_bytes);
+    return COLIBRI_OK;
+}
+
+void clb_model_free(clb_model *model)
+{
+    if (!model)
+        return;
+    clb_store_destroy(model->store);
+    free(model->layers);
+    free(model->expert_layers);
+    free(model->expert_tensors);
+    free(model->used);
+    free(model);
+}

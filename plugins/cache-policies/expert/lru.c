@@ -34,7 +34,7 @@ static void *create(const struct colibri_policy_config *config, char *why, size_
     const uint64_t n = (uint64_t)config->n_layers * config->n_experts;
     struct lru *s = n && n < SIZE_MAX / 16 ? malloc(sizeof *s + (size_t)n * sizeof s->stamp[0]) : NULL;
     if (!s) {
-        snprintf(why, why_size, "lru: no memory for %u layers of %u experts", config->n_layers, config->n_experts);
+        snprintf(why, why_size, "no memory for %u layers of %u experts", config->n_layers, config->n_experts);
         return NULL;
     }
     s->n_layers = config->n_layers;

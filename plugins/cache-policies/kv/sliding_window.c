@@ -1,0 +1,88 @@
+/* sliding-window: the first few positions ("attention sinks") and the last ones stay.
+ *
+ * Source: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453. There the kept
+ * tokens are renumbered; here they keep their original positions, so a model still must not run past the
+ * positions that it was trained for.
+ *
+ * The host cuts a page of positions at a time, so the window is between `window` and `window` + one page long. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "colibri/kv_strategy.h"
+
+enum { SINKS, WINDOW };
+
+static const struct colibri_param params[] = {
+    [SINKS] = {"sinks", 0, 65536, 4, 1, "first positions that always stay"},
+    [WINDOW] = {"window", 0, 16777216, 0, 1, "last positions that stay; 0: the budget less the sinks"},
+};
+
+struct window {
+    uint32_t sinks, window;
+};
+
+static void *create(const struct colibri_kv_config *config, char *why, size_t why_size)
+{
+    const uint32_t sinks = (uint32_t)(config->params ? config->params[SINKS] : params[SINKS].value);
+    const uint32_t window = (uint32_t)(config->params ? config->params[WINDOW] : params[WINDOW].value);
+    if (sinks >= config->budget || window > config->budget - sinks) {
+        snprintf(why, why_size, "%u sinks and a window of %u positions exceed the budget of %u; raise kv-budget or lower "
+                                "sinks or window",
+                 sinks, window ? window : 1, config->budget);
+        return NULL;
+    }
+    struct window *s = malloc(sizeof *s);
+    if (!s) {
+        snprintf(why, why_size, "out of memory");
+        return NULL;
+    }
+    *s = (struct window){sinks, window ? window : config->budget - sinks};
+    return s;
+}
+
+static uint32_t budget(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen)
+{
+    const struct window *s = self;
+    (void)layer;
+    (void)kv_head;
+    (void)n_seen;
+    return s->sinks + s->window;
+}
+
+static int select_positions(void *self, const struct colibri_kv_view *view, uint8_t *keep)
+{
+    const struct window *s = self;
+    uint32_t first = 0;
+    while (first + 1 < view->n_keep && first < view->n && view->positions[first] < s->sinks)
+        keep[first++] = 1;
+    const uint32_t room = view->n_keep - first < s->window ? view->n_keep - first : s->window;
+    for (uint32_t i = view->n; i > first && view->n - i < room;)
+        keep[--i] = 1;
+    return COLIBRI_OK;
+}
+
+static const struct colibri_kv_strategy strategy = {
+    .struct_size = sizeof strategy,
+    .flags = COLIBRI_KV_FLAG_DETERMINISTIC,
+    .triggers = COLIBRI_KV_AT_PREFILL_END | COLIBRI_KV_AT_CHUNK | COLIBRI_KV_AT_OVER_BUDGET,
+    .positions = COLIBRI_KV_POS_ORIGINAL,
+    .n_params = sizeof params / sizeof params[0],
+    .name = "sliding-window",
+    .summary = "keeps the first few tokens and the last ones (lossy)",
+    .source = "StreamingLLM, arXiv:2309.17453",
+    .params = params,
+    .create = create,
+    .destroy = free,
+    .budget = budget,
+    .select = select_positions,
+};
+
+static const void *get(const char *iface, uint32_t index)
+{
+    return index == 0 && !strcmp(iface, COLIBRI_IFACE_KV_STRATEGY) ? &strategy : NULL;
+}
+
+COLIBRI_PLUGIN_DEFINE(colibri_kv_strategy_sliding_window, NULL, get, .id = "colibri.kv-strategy.sliding_window",
+                      .kinds = COLIBRI_KIND_KV_STRATEGY, .version = "1.0.0", .license = "MIT",
+                      .summary = "KV strategy: keeps the first few tokens and the last ones (lossy)");

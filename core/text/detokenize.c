@@ -25,17 +25,19 @@ int clb_token_bytes(const clb_vocab *v, uint32_t id, bool special, clb_buf *out,
 
 int clb_detokenize(const clb_vocab *v, const uint32_t *ids, size_t n, bool special, clb_buf *out, clb_error *err)
 {
-    bool drop_space = v->kind == CLB_VOCAB_SPM && v->add_space_prefix;
+    const bool prefixed = v->kind == CLB_VOCAB_WPM || (v->kind == CLB_VOCAB_SPM && v->add_space_prefix);
+    bool drop_space = prefixed;
     for (size_t i = 0; i < n; i++) {
         const size_t begin = out->n;
         CLB_TRY(clb_token_bytes(v, ids[i], special, out, err));
-        const bool text = v->tokens[ids[i]].type != CLB_TOKEN_CONTROL && v->tokens[ids[i]].type != CLB_TOKEN_USER_DEFINED;
+        const uint8_t type = v->tokens[ids[i]].type;
+        const bool text = type != CLB_TOKEN_CONTROL && type != CLB_TOKEN_USER_DEFINED;
         if (drop_space && text && out->n > begin && out->data[begin] == ' ') {
             for (size_t k = begin + 1; k <= out->n; k++) /* the terminator too */
                 out->data[k - 1] = out->data[k];
             out->n--;
         }
-        drop_space = v->kind == CLB_VOCAB_SPM && v->add_space_prefix && !text;
+        drop_space = prefixed && !text;
     }
     return COLIBRI_OK;
 }

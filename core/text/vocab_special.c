@@ -15,6 +15,14 @@ static const char *const eog_texts[] = {
     "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>",
     "<REPO>", "<reponame>", "<|file_sep|>", NULL};
 
+/* The other marks of filling in the middle: markup, whatever type the file gives them. */
+static const char *const fim_texts[] = {
+    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<PRE>", CLB_SPM_SPACE "<PRE>", "<|code_prefix|>", "<|prefix|>",
+    "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<SUF>", CLB_SPM_SPACE "<SUF>", "<|code_suffix|>", "<|suffix|>",
+    "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<MID>", CLB_SPM_SPACE "<MID>", "<|code_middle|>", "<|middle|>",
+    "<\xEF\xBD\x9C" "fim\xE2\x96\x81" "begin\xEF\xBD\x9C>", "<\xEF\xBD\x9C" "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
+    "<\xEF\xBD\x9C" "fim\xE2\x96\x81" "end\xEF\xBD\x9C>", NULL};
+
 /* Marks of gpt-oss that are content: people and parsers need them. */
 static const char *const shown_texts[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", NULL};
 
@@ -47,11 +55,13 @@ static int find_eog(clb_vocab *v, const clb_gguf *g, clb_error *err)
 {
     for (uint32_t id = 0; id < v->n; id++) {
         const char c = v->tokens[id].text_n ? v->texts[v->tokens[id].text] : '\0';
-        if (c != '<' && c != '[' && c != '_')
+        if (c != '<' && c != '[' && c != '_' && c != CLB_SPM_SPACE[0])
             continue;
         if (in_list(v, id, eog_texts)) {
             v->tokens[id].flags |= CLB_TF_EOG;
             v->tokens[id].type = CLB_TOKEN_CONTROL; /* some files call them normal */
+        } else if (in_list(v, id, fim_texts)) {
+            v->tokens[id].type = CLB_TOKEN_CONTROL;
         } else if (in_list(v, id, shown_texts)) {
             v->tokens[id].flags |= CLB_TF_SHOWN;
         }

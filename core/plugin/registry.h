@@ -46,7 +46,7 @@ const struct colibri_format *clb_registry_format_named(clb_registry *reg, const 
  * (the caller then uses the format's own reference). */
 const struct colibri_matmul *clb_registry_matmul(clb_registry *reg, const struct colibri_format *format, uint32_t n_x);
 
-/* Complete table: the scalar reference of core/ops, each member replaced by the best plugin's. */
+/* Complete table: the scalar reference of core/ops, each member replaced by the best plugin's. Owned by the registry. */
 const struct colibri_vecops *clb_registry_vecops(clb_registry *reg);
 
 /* By component name ("lru") or plugin id. Error NOT_FOUND names the nearest and lists all. */

@@ -1,0 +1,244 @@
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "cpu/topology.h"
+#include "plugin/open.h"
+
+#define DEFAULT_CTX 4096u
+
+static bool format_geometry(void *ctx, uint32_t type, uint32_t *block_elems, uint32_t *block_bytes)
+{
+    const struct colibri_format *format = clb_registry_format(ctx, type, NULL);
+    if (!format)
+        return clb_gguf_known_geometry(NULL, type, block_elems, block_bytes);
+    *block_elems = format->block_elems;
+    *block_bytes = format->block_bytes;
+    return true;
+}
+
+/* A policy's or strategy's parameters in declaration order; *out may be NULL for none. */
+static int read_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
+                       uint32_t n, double **out, clb_error *err)
+{
+    *out = calloc(n ? n : 1, sizeof **out);
+    if (!*out)
+        return CLB_NOMEM(err, "parameters");
+    return clb_config_params(config, kind, name, params, n, *out, err);
+}
+
+static void strategy_misbehaved(void *ctx, const char *strategy, const char *what)
+{
+    clb_registry_misbehaved(ctx, strategy, what);
+}
+
+static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
+{
+    const clb_hparams *hp = &e->model->hp;
+    e->batch = (uint32_t)clb_config_u64(config, CLB_SET_model_batch);
+    e->ctx = (uint32_t)clb_config_u64(config, CLB_SET_model_ctx);
+    if (e->ctx == 0)
+        e->ctx = hp->n_ctx_train < DEFAULT_CTX ? hp->n_ctx_train : DEFAULT_CTX;
+    if (e->ctx > hp->n_ctx_train)
+        clb_logf(e->log, COLIBRI_LOG_WARN, "context of %u tokens: the model was trained for %u", e->ctx, hp->n_ctx_train);
+    if (e->batch > e->ctx)
+        e->batch = e->ctx;
+    const char *name = clb_config_str(config, CLB_SET_kv_kv_strategy);
+    e->strategy = clb_registry_kv_strategy(e->registry, name, err);
+    if (!e->strategy)
+        return err->code;
+    CLB_TRY(read_params(config, "kv-strategy", e->strategy->name, e->strategy->params, e->strategy->n_params,
+                        &e->strategy_params, err));
+    e->kv_budget = (uint32_t)clb_config_u64(config, CLB_SET_kv_kv_budget);
+    const bool keeps_all = e->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL;
+    if (keeps_all && e->kv_budget)
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "--kv-budget does not apply: the KV strategy \"%s\" keeps every position (choose another with "
+                        "--kv-strategy)", e->strategy->name);
+    if (e->kv_budget == 0 || e->kv_budget > e->ctx)
+        e->kv_budget = e->ctx;
+    e->kv_layout = (clb_kv_layout){
+        .n_layers = hp->n_layers,
+        .n_heads = hp->n_heads,
+        .n_kv_heads = hp->n_kv_heads,
+        .k_dim = hp->k_dim,
+        .v_dim = hp->v_dim,
+        .type = strcmp(clb_config_str(config, CLB_SET_kv_kv_type), "f32") == 0 ? COLIBRI_TYPE_F32 : COLIBRI_TYPE_F16,
+        .page_tokens = (uint32_t)clb_config_u64(config, CLB_SET_kv_kv_block_size),
+        .f32_to_f16 = clb_registry_vecops(e->registry)->f32_to_f16,
+    };
+    if (e->kv_layout.page_tokens % 16)
+        return clb_fail(err, COLIBRI_E_USAGE, "--kv-block-size %u: must be a multiple of 16", e->kv_layout.page_tokens);
+    return COLIBRI_OK;
+}
+
+/* Most positions that one (layer, head) can hold at once: the budget, what may pile up before a selection, and the rows
+ * of a pass. */
+static uint32_t most_positions(const clb_engine *e)
+{
+    if (e->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL)
+        return e->ctx;
+    return e->kv_budget + e->kv_layout.page_tokens + e->batch;
+}
+
+static int load(clb_engine *e, const clb_engine_options *options, clb_error *err)
+{
+    const clb_config *config = options->config;
+    const bool mapped = strcmp(clb_config_str(config, CLB_SET_store_mode), "mmap") == 0;
+    const bool moe = e->model->n_moe_layers > 0;
+    const clb_plan_input in = {
+        .model = e->model,
+        .kv = e->kv_layout,
+        .kv_positions = most_positions(e),
+        .ctx = e->ctx,
+        .kv_follows_ctx = most_positions(e) >= e->ctx,
+        .n_sequences = options->n_sequences,
+        .max_rows = e->batch,
+        .n_workers = clb_pool_workers(e->pool),
+        .budget = clb_config_u64(config, CLB_SET_memory_max_memory),
+        .expert_slots = (uint32_t)clb_config_u64(config, CLB_SET_store_expert_slots),
+        .mapped = mapped,
+    };
+    if (in.expert_slots && !moe)
+        return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
+    CLB_TRY(clb_plan_make(&in, &e->plan, err));
+    double *policy_params = NULL;
+    int rc = COLIBRI_OK;
+    clb_model_load_options load_options = {
+        .pool = e->pool,
+        .log = e->log,
+        .mode = mapped ? CLB_STORE_MMAP : CLB_STORE_READ,
+        .mlock = clb_config_bool(config, CLB_SET_memory_mlock),
+        .seed = clb_config_u64(config, CLB_SET_sampling_seed),
+        .class_slots = e->plan.class_slots,
+        .preload = moe && e->plan.all_experts,
+    };
+    if (moe) {
+        load_options.policy =
+            clb_registry_expert_policy(e->registry, clb_config_str(config, CLB_SET_store_expert_policy), err);
+        if (!load_options.policy)
+            return err->code;
+        CLB_GO(read_params(config, "expert-policy", load_options.policy->name, load_options.policy->params,
+                           load_options.policy->n_params, &policy_params, err));
+        load_options.policy_params = policy_params;
+    }
+    CLB_GO(clb_model_load(e->model, &load_options, err));
+done:
+    free(policy_params);
+    return rc;
+}
+
+static int open_engine(clb_engine *e, const clb_engine_options *options, clb_error *err)
+{
+    const clb_config *config = options->config;
+    const char *path = clb_config_str(config, CLB_SET_model_model);
+    if (!*path)
+        return clb_fail(err, COLIBRI_E_USAGE, "no model given: use -m FILE");
+    const uint64_t t0 = clb_now_ns();
+    CLB_TRY(clb_registry_from_config(config, options->builtin_plugin_dir, options->log, &e->registry, err));
+    CLB_TRY(clb_gguf_open(path, format_geometry, e->registry, &e->gguf, err));
+    if (clb_model_bind(e->gguf, e->registry, e->log, &e->model, err))
+        return clb_context(err, "%s", path);
+    if (clb_vocab_load(e->gguf, &e->vocab, err))
+        return clb_context(err, "%s", path);
+    if (clb_vocab_size(e->vocab) > e->model->hp.n_vocab)
+        return clb_fail(err, COLIBRI_E_FORMAT, "%s: %u tokens in the vocabulary, but embeddings for %u", path,
+                        clb_vocab_size(e->vocab), e->model->hp.n_vocab);
+    const uint64_t threads = clb_config_u64(config, CLB_SET_cpu_threads);
+    CLB_TRY(clb_pool_create(threads ? (uint32_t)threads : clb_cpu_default_threads(), &e->pool, err));
+    CLB_TRY(open_kv(e, config, err));
+    CLB_TRY(load(e, options, err));
+    CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
+                                e->log, &e->kv, err));
+    const clb_forward_options forward = {
+        .model = e->model,
+        .pool = e->pool,
+        .kv_layout = e->kv_layout,
+        .max_rows = e->batch,
+        .on_route = options->on_route,
+        .on_route_ctx = options->on_route_ctx,
+        .cancelled = options->cancelled,
+        .cancelled_ctx = options->cancelled_ctx,
+    };
+    CLB_TRY(clb_forward_create(&forward, &e->forward, err));
+    e->logits = calloc(e->model->hp.n_vocab, sizeof *e->logits);
+    if (!e->logits)
+        return CLB_NOMEM(err, "logits");
+    e->load_ns = clb_now_ns() - t0;
+    return COLIBRI_OK;
+}
+
+int clb_engine_open(const clb_engine_options *options, clb_engine **out, clb_error *err)
+{
+    clb_error local;
+    err = err ? err : &local;
+    *out = NULL;
+    clb_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return CLB_NOMEM(err, "engine");
+    e->log = options->log;
+    const int rc = open_engine(e, options, err);
+    if (rc) {
+        clb_engine_close(e);
+        return rc;
+    }
+    *out = e;
+    return COLIBRI_OK;
+}
+
+void clb_engine_close(clb_engine *e)
+{
+    if (!e)
+        return;
+    clb_forward_destroy(e->forward);
+    if (e->kv)
+        clb_kv_cache_destroy(e->kv);
+    clb_model_free(e->model);
+    clb_plan_free(&e->plan);
+    clb_pool_destroy(e->pool);
+    clb_vocab_free(e->vocab);
+    clb_gguf_close(e->gguf);
+    clb_registry_close(e->registry);
+    free(e->strategy_params);
+    free(e->logits);
+    free(e);
+}
+
+clb_sampler_params clb_engine_sampler_params(const clb_config *config)
+{
+    clb_sampler_params p = {
+        .temperature = clb_config_f64(config, CLB_SET_sampling_temperature),
+        .top_k = (uint32_t)clb_config_u64(config, CLB_SET_sampling_top_k),
+        .top_p = clb_config_f64(config, CLB_SET_sampling_top_p),
+        .min_p = clb_config_f64(config, CLB_SET_sampling_min_p),
+        .repeat_penalty = clb_config_f64(config, CLB_SET_sampling_repeat_penalty),
+        .presence_penalty = clb_config_f64(config, CLB_SET_sampling_presence_penalty),
+        .frequency_penalty = clb_config_f64(config, CLB_SET_sampling_frequency_penalty),
+        .repeat_last_n = (uint32_t)clb_config_u64(config, CLB_SET_sampling_repeat_last_n),
+        .seed = clb_config_u64(config, CLB_SET_sampling_seed),
+    };
+    while (p.seed == 0) {
+        uint32_t fresh; /* 32 bits: short enough to type again */
+        if (getrandom(&fresh, sizeof fresh, 0) != (ssize_t)sizeof fresh)
+            fresh = (uint32_t)clb_now_ns();
+        p.seed = fresh;
+    }
+    return p;
+}
+
+int clb_engine_new_sequence(clb_engine *e, clb_kv_seq **out, clb_error *err)
+{
+    const clb_kv_seq_options options = {
+        .strategy = e->strategy,
+        .params = e->strategy_params,
+        .host = clb_registry_host(e->registry),
+        .ctx = e->ctx,
+        .budget = e->kv_budget,
+        .misbehaved = strategy_misbehaved,
+        .misbehaved_ctx = e->registry,
+    };
+    return clb_kv_seq_create(e->kv, &options, out, err);
+}

@@ -1,0 +1,56 @@
+/* The engine: everything that one model needs to produce tokens, opened from one configuration. */
+#ifndef CLB_ENGINE_ENGINE_H
+#define CLB_ENGINE_ENGINE_H
+
+#include "base/log.h"
+#include "config/config.h"
+#include "engine/sampler.h"
+#include "gguf/gguf.h"
+#include "kv/kv.h"
+#include "model/forward.h"
+#include "model/model.h"
+#include "plan/plan.h"
+#include "plugin/registry.h"
+#include "text/vocab.h"
+
+typedef struct clb_engine_options {
+    const clb_config *config;       /* borrowed while opening */
+    const char *builtin_plugin_dir; /* NULL: the compiled-in one */
+    const clb_log *log;             /* borrowed while the engine lives */
+    uint32_t n_sequences;           /* sequences that may be alive at once, >= 1 */
+    bool (*cancelled)(void *ctx);   /* polled between layers; may be NULL */
+    void *cancelled_ctx;
+    void (*on_route)(void *ctx, const struct colibri_route *route); /* may be NULL */
+    void *on_route_ctx;
+} clb_engine_options;
+
+typedef struct clb_engine {
+    const clb_log *log;
+    clb_registry *registry;
+    clb_gguf *gguf;
+    clb_vocab *vocab;
+    clb_model *model;
+    clb_pool *pool;
+    clb_kv_cache *kv;
+    clb_kv_layout kv_layout;
+    clb_forward *forward;
+    clb_plan plan;
+    const struct colibri_kv_strategy *strategy;
+    double *strategy_params;
+    uint32_t ctx;       /* tokens of a sequence whose strategy keeps all */
+    uint32_t kv_budget; /* positions kept per layer and head */
+    uint32_t batch;     /* rows per pass */
+    uint64_t load_ns;
+    float *logits;      /* [n_vocab]: of the last row of the last pass, for sessions */
+} clb_engine;
+
+int clb_engine_open(const clb_engine_options *options, clb_engine **out, clb_error *err);
+void clb_engine_close(clb_engine *engine);
+
+/* Sampler parameters from the configuration; a seed of 0 is replaced by a fresh one. */
+clb_sampler_params clb_engine_sampler_params(const clb_config *config);
+
+/* A new, empty sequence under the engine's strategy. */
+int clb_engine_new_sequence(clb_engine *engine, clb_kv_seq **out, clb_error *err);
+
+#endif

@@ -1,0 +1,216 @@
+#include "engine/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "colibri/numerics.h"
+
+struct candidate {
+    float logit;
+    uint32_t id;
+};
+
+struct clb_sampler {
+    clb_sampler_params params;
+    uint32_t n_vocab;
+    uint64_t rng[4];
+    uint32_t *window; /* ring of the last repeat_last_n tokens */
+    uint32_t n_window, next;
+    uint32_t *count;  /* [n_vocab] occurrences in the window */
+    struct candidate *candidates;
+    double *weights;
+};
+
+/* xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64. */
+static uint64_t splitmix(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static uint64_t rotl(uint64_t x, int k)
+{
+    return (x << k) | (x >> (64 - k));
+}
+
+static double uniform(clb_sampler *s)
+{
+    uint64_t *r = s->rng;
+    const uint64_t result = rotl(r[1] * 5, 7) * 9;
+    const uint64_t t = r[1] << 17;
+    r[2] ^= r[0];
+    r[3] ^= r[1];
+    r[1] ^= r[2];
+    r[0] ^= r[3];
+    r[2] ^= t;
+    r[3] = rotl(r[3], 45);
+    return (double)(result >> 11) * 0x1.0p-53;
+}
+
+int clb_sampler_create(const clb_sampler_params *params, uint32_t n_vocab, clb_sampler **out, clb_error *err)
+{
+    *out = NULL;
+    clb_sampler *s = calloc(1, sizeof *s);
+    if (!s)
+        return CLB_NOMEM(err, "sampler");
+    s->params = *params;
+    s->n_vocab = n_vocab;
+    uint64_t seed = params->seed;
+    for (int i = 0; i < 4; i++)
+        s->rng[i] = splitmix(&seed);
+    s->window = calloc(params->repeat_last_n + (size_t)1, sizeof *s->window);
+    s->count = calloc(n_vocab, sizeof *s->count);
+    s->candidates = calloc(n_vocab, sizeof *s->candidates);
+    s->weights = calloc(n_vocab, sizeof *s->weights);
+    if (!s->window || !s->count || !s->candidates || !s->weights) {
+        clb_sampler_destroy(s);
+        return CLB_NOMEM(err, "sampler");
+    }
+    *out = s;
+    return COLIBRI_OK;
+}
+
+void clb_sampler_destroy(clb_sampler *s)
+{
+    if (!s)
+        return;
+    free(s->window);
+    free(s->count);
+    free(s->candidates);
+    free(s->weights);
+    free(s);
+}
+
+void clb_sampler_accept(clb_sampler *s, uint32_t token)
+{
+    const uint32_t n = s->params.repeat_last_n;
+    if (n == 0 || token >= s->n_vocab)
+        return;
+    if (s->n_window == n)
+        s->count[s->window[s->next]]--;
+    else
+        s->n_window++;
+    s->window[s->next] = token;
+    s->next = s->next + 1 == n ? 0 : s->next + 1;
+    s->count[token]++;
+}
+
+/* Repetition: divide positive logits, multiply negative ones (Keskar et al., CTRL, 2019). Presence and frequency as in
+ * the OpenAI API. */
+static float penalised(const clb_sampler *s, uint32_t id, float logit)
+{
+    const uint32_t count = s->count[id];
+    if (!count)
+        return logit;
+    const float repeat = (float)s->params.repeat_penalty;
+    if (repeat != 1.0f)
+        logit = logit > 0.0f ? logit / repeat : logit * repeat;
+    return logit - (float)count * (float)s->params.frequency_penalty - (float)s->params.presence_penalty;
+}
+
+static int by_logit(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Moves the k best candidates to the front, sorted: a heap of the k best so far, then one sort. */
+static void sift_down(struct candidate *heap, size_t n, size_t i)
+{
+    for (;;) {
+        size_t worst = i;
+        const size_t l = 2 * i + 1, r = l + 1;
+        if (l < n && by_logit(&heap[l], &heap[worst]) > 0)
+            worst = l;
+        if (r < n && by_logit(&heap[r], &heap[worst]) > 0)
+            worst = r;
+        if (worst == i)
+            return;
+        const struct candidate t = heap[i];
+        heap[i] = heap[worst];
+        heap[worst] = t;
+        i = worst;
+    }
+}
+
+static size_t keep_best(struct candidate *c, size_t n, size_t k)
+{
+    if (k < n) {
+        for (size_t i = k / 2; i-- > 0;)
+            sift_down(c, k, i);
+        for (size_t i = k; i < n; i++)
+            if (by_logit(&c[i], &c[0]) < 0) {
+                c[0] = c[i];
+                sift_down(c, k, 0);
+            }
+        n = k;
+    }
+    qsort(c, n, sizeof *c, by_logit);
+    return n;
+}
+
+/* Cuts a sorted list where the next candidate is out of the top-p mass or below min-p of the best. */
+static size_t cut(const clb_sampler *s, const struct candidate *c, size_t n, double *weights)
+{
+    double total = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        weights[i] = (double)colibri_expf(c[i].logit - c[0].logit);
+        total += weights[i];
+    }
+    size_t kept = n;
+    if (s->params.top_p < 1.0) {
+        double mass = 0.0;
+        for (size_t i = 0; i < n; i++) {
+            mass += weights[i] / total;
+            if (mass >= s->params.top_p) {
+                kept = i + 1;
+                break;
+            }
+        }
+    }
+    if (s->params.min_p > 0.0)
+        while (kept > 1 && weights[kept - 1] < s->params.min_p * weights[0])
+            kept--;
+    return kept;
+}
+
+int clb_sampler_sample(clb_sampler *s, const float *logits, uint32_t *token, clb_error *err)
+{
+    size_t n = 0;
+    struct candidate *c = s->candidates;
+    size_t best = 0;
+    for (uint32_t id = 0; id < s->n_vocab; id++) {
+        const float logit = penalised(s, id, logits[id]);
+        if (!(logit == logit) || logit == -INFINITY)
+            continue;
+        c[n] = (struct candidate){logit, id};
+        if (logit > c[best].logit)
+            best = n;
+        n++;
+    }
+    if (n == 0)
+        return clb_fail(err, COLIBRI_E_INTERNAL, "no logit is a number: the weights or the model's keys are broken");
+    if (s->params.temperature <= 0.0) {
+        *token = c[best].id;
+        return COLIBRI_OK;
+    }
+    n = keep_best(c, n, s->params.top_k && s->params.top_k < n ? s->params.top_k : n);
+    n = cut(s, c, n, s->weights);
+    const float inv_t = (float)(1.0 / s->params.temperature);
+    double total = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        s->weights[i] = (double)colibri_expf((c[i].logit - c[0].logit) * inv_t);
+        total += s->weights[i];
+    }
+    double point = uniform(s) * total;
+    size_t choice = 0;
+    while (choice + 1 < n && point >= s->weights[choice])
+        point -= s->weights[choice++];
+    *token = c[choice].id;
+    return COLIBRI_OK;
+}

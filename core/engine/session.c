@@ -1,0 +1,132 @@
+#include "engine/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct clb_session {
+    clb_engine *engine;
+    clb_kv_seq *kv;
+    clb_tokens tokens;
+    float *logits;
+};
+
+int clb_session_create(clb_engine *engine, clb_session **out, clb_error *err)
+{
+    *out = NULL;
+    clb_session *s = calloc(1, sizeof *s);
+    if (!s)
+        return CLB_NOMEM(err, "session");
+    s->engine = engine;
+    s->logits = calloc(engine->model->hp.n_vocab, sizeof *s->logits);
+    int rc = s->logits ? COLIBRI_OK : CLB_NOMEM(err, "session");
+    if (!rc)
+        rc = clb_engine_new_sequence(engine, &s->kv, err);
+    if (rc) {
+        clb_session_destroy(s);
+        return rc;
+    }
+    *out = s;
+    return COLIBRI_OK;
+}
+
+void clb_session_destroy(clb_session *s)
+{
+    if (!s)
+        return;
+    if (s->kv)
+        clb_kv_seq_destroy(s->kv);
+    clb_tokens_free(&s->tokens);
+    free(s->logits);
+    free(s);
+}
+
+void clb_session_reset(clb_session *s)
+{
+    clb_kv_seq_reset(s->kv);
+    s->tokens.n = 0;
+}
+
+clb_engine *clb_session_engine(clb_session *s)
+{
+    return s->engine;
+}
+
+const clb_kv_seq *clb_session_kv(const clb_session *s)
+{
+    return s->kv;
+}
+
+size_t clb_session_n_tokens(const clb_session *s)
+{
+    return s->tokens.n;
+}
+
+const float *clb_session_logits(const clb_session *s)
+{
+    return s->logits;
+}
+
+static bool keeps_all(const clb_session *s)
+{
+    return s->engine->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL;
+}
+
+/* Brings the session back to a common prefix of its tokens and ids; returns its length. The last token of ids is always
+ * computed, for its logits. */
+static size_t rewind_to_prefix(clb_session *s, const uint32_t *ids, size_t n)
+{
+    size_t common = 0;
+    while (common < s->tokens.n && common + 1 < n && s->tokens.ids[common] == ids[common])
+        common++;
+    if (common < s->tokens.n && clb_kv_seq_truncate(s->kv, (uint32_t)common, NULL)) {
+        clb_session_reset(s); /* evicted positions cannot come back: start over */
+        return 0;
+    }
+    s->tokens.n = common;
+    return common;
+}
+
+static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colibri_phase phase, bool last, clb_error *err)
+{
+    const clb_span span = {
+        .kv = s->kv,
+        .tokens = ids,
+        .n = n,
+        .n_logits = last ? 1 : 0,
+        .phase = phase,
+        .prefill_done = last && phase == COLIBRI_PHASE_PREFILL,
+    };
+    CLB_TRY(clb_forward_run(s->engine->forward, &span, 1, s->logits, err));
+    for (uint32_t i = 0; i < n; i++)
+        CLB_TRY(clb_tokens_push(&s->tokens, ids[i], err));
+    return COLIBRI_OK;
+}
+
+int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reused, clb_error *err)
+{
+    if (n == 0)
+        return clb_fail(err, COLIBRI_E_USAGE, "the prompt has no tokens");
+    if (keeps_all(s) && n > s->engine->ctx)
+        return clb_fail(err, COLIBRI_E_LIMIT,
+                        "the prompt has %zu tokens, the context holds %u: raise --ctx or choose a --kv-strategy that "
+                        "evicts", n, s->engine->ctx);
+    if (n > UINT32_MAX)
+        return clb_fail(err, COLIBRI_E_LIMIT, "the prompt has %zu tokens", n);
+    size_t done = rewind_to_prefix(s, ids, n);
+    if (reused)
+        *reused = done;
+    const size_t first = done;
+    while (done < n) {
+        const size_t left = n - done;
+        const uint32_t chunk = left < s->engine->batch ? (uint32_t)left : s->engine->batch;
+        CLB_TRY(run_chunk(s, ids + done, chunk, COLIBRI_PHASE_PREFILL, done + chunk == n, err));
+        done += chunk;
+        clb_progress(s->engine->log, "reading the prompt", done - first, n - first);
+    }
+    return COLIBRI_OK;
+}
+
+int clb_session_append(clb_session *s, uint32_t token, clb_error *err)
+{
+    return run_chunk(s, &token, 1, COLIBRI_PHASE_DECODE, true, err);
+}

@@ -1,0 +1,60 @@
+/* A session: one sequence with its tokens, prompts in chunks, generation with stop strings.
+ *
+ * [engine-thread] */
+#ifndef CLB_ENGINE_SESSION_H
+#define CLB_ENGINE_SESSION_H
+
+#include "engine/engine.h"
+
+typedef struct clb_session clb_session;
+
+int clb_session_create(clb_engine *engine, clb_session **out, clb_error *err);
+void clb_session_destroy(clb_session *s);
+void clb_session_reset(clb_session *s);
+
+clb_engine *clb_session_engine(clb_session *s);
+const clb_kv_seq *clb_session_kv(const clb_session *s);
+size_t clb_session_n_tokens(const clb_session *s);
+/* Logits after the last token fed; valid until the next call that feeds. */
+const float *clb_session_logits(const clb_session *s);
+
+/* Makes the session hold exactly ids[0..n) with logits after the last one. Tokens that it already holds as a prefix are
+ * not computed again (*reused says how many); n >= 1. LIMIT, before computing anything, if the context is too small.
+ * Long prompts report progress through the engine's log. */
+int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reused, clb_error *err);
+/* Appends one token. */
+int clb_session_append(clb_session *s, uint32_t token, clb_error *err);
+
+enum clb_finish { CLB_FINISH_STOP = 0, CLB_FINISH_LENGTH = 1, CLB_FINISH_CONTEXT = 2, CLB_FINISH_CANCELLED = 3 };
+const char *clb_finish_name(enum clb_finish finish); /* "stop", "length", "context", "cancelled" */
+
+typedef struct clb_generate_options {
+    clb_sampler_params sampling;
+    uint32_t max_tokens;           /* 0: until the context is full */
+    const char *const *stops;      /* strings that end the text; not part of it */
+    size_t n_stops;
+    bool ignore_eog;
+    bool special;                  /* show control tokens */
+    /* Text in whole UTF-8 characters, as soon as it cannot be the start of a stop string. A status other than OK
+     * ends the generation with it. May be NULL. */
+    int (*on_text)(void *ctx, const char *text, size_t n, clb_error *err);
+    void *ctx;
+    bool (*cancelled)(void *ctx);  /* polled between tokens; may be NULL */
+    void *cancelled_ctx;
+} clb_generate_options;
+
+typedef struct clb_generation {
+    clb_buf text;
+    clb_tokens tokens;             /* generated ones, the end-of-generation token not included */
+    enum clb_finish finish;
+    const char *stop;              /* the stop string that ended it, or NULL */
+    uint32_t n_prompt, n_reused;   /* tokens of the prompt; of those, taken from the session */
+    uint64_t prompt_ns, decode_ns;
+} clb_generation;
+
+/* Feeds the prompt, then samples. On an error the text so far is in *out; free with clb_generation_free either way. */
+int clb_session_generate(clb_session *s, const uint32_t *prompt, size_t n, const clb_generate_options *options,
+                         clb_generation *out, clb_error *err);
+void clb_generation_free(clb_generation *g);
+
+#endif

@@ -1,0 +1,103 @@
+#include "plan/memory.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool read_u64(const char *path, uint64_t *out)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    unsigned long long v;
+    const bool ok = fscanf(f, "%llu", &v) == 1; /* "max" does not parse: no limit */
+    fclose(f);
+    *out = v;
+    return ok;
+}
+
+/* The value of "key <number>" in a file of such lines. */
+static uint64_t read_key(const char *path, const char *key)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    char line[256];
+    unsigned long long v = 0;
+    const size_t n = strlen(key);
+    while (fgets(line, sizeof line, f))
+        if (strncmp(line, key, n) == 0 && sscanf(line + n, "%llu", &v) == 1)
+            break;
+    fclose(f);
+    return v;
+}
+
+/* What one cgroup folder leaves: limit - (usage - reclaimable file cache). UINT64_MAX: no limit here. */
+static uint64_t group_room(const char *dir, bool v2)
+{
+    char path[1200];
+    uint64_t limit, used;
+    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
+    if (!read_u64(path, &limit) || limit > (UINT64_C(1) << 60))
+        return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+    if (!read_u64(path, &used))
+        return limit;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    const uint64_t cache = read_key(path, v2 ? "inactive_file " : "total_inactive_file ");
+    used = used > cache ? used - cache : 0;
+    return limit > used ? limit - used : 0;
+}
+
+/* The smallest room from this process's group up to the root. In a container the path in /proc/self/cgroup is often
+ * the host's; the walk then ends at the mount's root, which is the container's own limit. */
+static uint64_t cgroup_room(void)
+{
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (!f)
+        return UINT64_MAX;
+    char line[1024];
+    uint64_t room = UINT64_MAX;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        const bool v2 = strncmp(line, "0::", 3) == 0;
+        char *path = strrchr(line, ':');
+        if (!path || (!v2 && !strstr(line, ":memory:")))
+            continue;
+        path++;
+        for (;;) {
+            char dir[1100];
+            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", path);
+            const uint64_t r = group_room(dir, v2);
+            room = r < room ? r : room;
+            char *slash = strrchr(path, '/');
+            if (!slash || !*path)
+                break;
+            *slash = '\0';
+        }
+    }
+    fclose(f);
+    return room;
+}
+
+uint64_t clb_memory_available(void)
+{
+    const uint64_t machine = read_key("/proc/meminfo", "MemAvailable:") * 1024;
+    const uint64_t group = cgroup_room();
+    if (!machine)
+        return group == UINT64_MAX ? 0 : group;
+    return group < machine ? group : machine;
+}
+
+uint64_t clb_memory_resident(void)
+{
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f)
+        return 0;
+    unsigned long long total, resident = 0;
+    if (fscanf(f, "%llu %llu", &total, &resident) != 2)
+        resident = 0;
+    fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}

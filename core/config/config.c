@@ -87,7 +87,10 @@ int clb_config_given_twice(const char *old_origin, unsigned old_layer, unsigned 
         return clb_fail(err, COLIBRI_E_USAGE, "given twice, first in line %u", old_line);
     /* On the command line the order of flags means nothing, so a second value would be a guess. */
     const bool flags = !strncmp(old_origin, "--", 2) && !strncmp(origin, "--", 2);
-    if (flags || (!strncmp(origin, "COLIBRI_", 8) && !strcmp(old_origin, origin)))
+    const bool same = !strcmp(old_origin, origin);
+    if (same && (flags || !strncmp(origin, "COLIBRI_", 8)))
+        return clb_fail(err, COLIBRI_E_USAGE, "given twice");
+    if (flags)
         return clb_fail(err, COLIBRI_E_USAGE, "already given by %s", old_origin);
     return COLIBRI_OK;
 }

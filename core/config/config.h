@@ -36,6 +36,8 @@ int clb_config_load_file(clb_config *config, const char *path, clb_error *err);
  * the model came with a download: it may tune (model, memory, cpu, store, kv, sampling, run), but not name files, load code or
  * open anything. */
 int clb_config_load_defaults(clb_config *config, const char *model, clb_error *err);
+/* A file judged as one beside a model, wherever it is. */
+int clb_config_load_untrusted(clb_config *config, const char *path, clb_error *err);
 /* The path of a default file, present or not: 0 system, 1 user ("" without HOME), 2 beside `model`. Into out; returns out. */
 char *clb_config_default_path(int which, const char *model, char *out, size_t n);
 /* INI text from memory; `name` stands for the path; untrusted: as beside a model. */

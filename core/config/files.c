@@ -131,6 +131,11 @@ int clb_config_load_file(clb_config *config, const char *path, clb_error *err)
     return load_path(config, path, false, false, err);
 }
 
+int clb_config_load_untrusted(clb_config *config, const char *path, clb_error *err)
+{
+    return load_path(config, path, true, true, err);
+}
+
 static int load_default(clb_config *config, const char *path, bool untrusted, clb_error *err)
 {
     if (!*path)

@@ -321,7 +321,7 @@ static void parameters(void **state)
     assert_ok(clb_config_params(config, "expert-policy", "com.lab.s3fifo", params, 2, out, &err), &err);
     assert_true(out[1] == 9);
     assert_fails(clb_config_set(config, "expert-policy.lfu.window=7", "--set", &err), &err, COLIBRI_E_USAGE,
-                 "--set expert-policy.lfu.window: already given by --set");
+                 "--set expert-policy.lfu.window: given twice");
 
     assert_ok(clb_config_set(config, "expert-policy.mru.windw=7", "--set", &err), &err);
     assert_fails(clb_config_params(config, "expert-policy", "mru", params, 2, out, &err), &err, COLIBRI_E_USAGE,
@@ -341,7 +341,7 @@ static void parameters(void **state)
     assert_ok(clb_config_params(config, "expert-policy", "gdsf", params, 2, out, &err), &err);
     assert_true(out[0] == 0.75 && out[1] == 3);
     assert_fails(clb_config_set_value(config, CLB_SET_kv_kv_strategy, "w:window=1,window=2", "--kv-strategy", &err), &err, COLIBRI_E_USAGE,
-                 "--kv-strategy: w:window: already given by --kv-strategy");
+                 "--kv-strategy: w:window: given twice");
     const size_t n = clb_config_param_count(config);
     const char *kind, *name, *key, *value, *origin;
     assert_true(n > 2);

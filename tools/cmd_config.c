@@ -24,7 +24,8 @@ static void list(const clb_config *config)
         if (strcmp(section, s.section) != 0)
             printf("%s[%s]\n", *section ? "\n" : "", s.section);
         memcpy(section, s.section, sizeof section);
-        printf("%s = %s ; %s\n    %s", s.key, clb_config_text(config, s.id), clb_config_origin(config, s.id), s.help);
+        clb_print_setting(stdout, config, &s);
+        printf("    %s", s.help);
         clb_setting_allowed(&s, allowed, sizeof allowed);
         printf("\n    %s%s%s%s", clb_setting_type_name(s.type), *allowed && s.type != CLB_TYPE_BOOL ? ": " : "",
                s.type != CLB_TYPE_BOOL ? allowed : "", *s.fallback ? "; default " : "");

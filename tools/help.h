@@ -18,6 +18,7 @@ void clb_completion_bash(FILE *out);
 
 /* [section] key = value ; origin, for every setting the command takes (NULL: all). Values of settings can be read back. */
 void clb_print_config(FILE *out, const clb_config *config, const clb_command *command);
+void clb_print_setting(FILE *out, const clb_config *config, const clb_setting_info *info); /* one line of it */
 void clb_print_params(FILE *out, const clb_config *config, const clb_command *command); /* the last part of it */
 int clb_print_config_json(FILE *out, const clb_config *config, const clb_command *command, clb_error *err);
 

@@ -6,51 +6,59 @@
 #include <ctype.h>
 #include <string.h>
 
-/* n bytes as text that roff takes literally, broken into input lines. */
+/* What roff would read as its own, spelled so that it prints as it is. */
+static const char *escape(char c)
+{
+    switch (c) {
+    case '\\':
+        return "\\e";
+    case '-':
+        return "\\-";
+    case '\'':
+        return "\\(aq";
+    case '"':
+        return "\\(dq";
+    case '~':
+        return "\\(ti";
+    case '^':
+        return "\\(ha";
+    case '`':
+        return "\\(ga";
+    default:
+        return NULL;
+    }
+}
+
+/* One word; returns the columns it takes in the roff source. At the start of a line a '.' would be a request. */
+static unsigned word(FILE *out, const char *text, size_t n, bool line_start)
+{
+    unsigned columns = 0;
+    if (line_start && n && *text == '.')
+        columns += (unsigned)fprintf(out, "\\&");
+    for (size_t i = 0; i < n; i++) {
+        const char *e = escape(text[i]);
+        columns += e ? (unsigned)fprintf(out, "%s", e) : (unsigned)fprintf(out, "%c", text[i]);
+    }
+    return columns;
+}
+
+/* n bytes of prose, broken into input lines. */
 static void text_n(FILE *out, const char *text, size_t n)
 {
     unsigned column = 0;
     for (size_t i = 0; i < n;) {
-        size_t end = i;
-        while (end < n && text[end] != ' ' && text[end] != '\n')
-            end++;
-        if (column && column + (end - i) > 76) {
+        size_t end = i, columns = 0;
+        for (; end < n && text[end] != ' ' && text[end] != '\n'; end++)
+            columns += escape(text[end]) ? strlen(escape(text[end])) : 1;
+        if (column && column + columns > 76) {
             putc('\n', out);
             column = 0;
         } else if (column && end > i) {
             putc(' ', out);
             column++;
         }
-        if (!column && end > i && (text[i] == '.' || text[i] == '\''))
-            fputs("\\&", out);
-        column += (unsigned)(end - i);
-        for (; i < end; i++) {
-            switch (text[i]) {
-            case '\\':
-                fputs("\\e", out);
-                break;
-            case '-':
-                fputs("\\-", out);
-                break;
-            case '\'':
-                fputs("\\(aq", out);
-                break;
-            case '"':
-                fputs("\\(dq", out);
-                break;
-            case '~':
-                fputs("\\(ti", out);
-                break;
-            case '^':
-                fputs("\\(ha", out);
-                break;
-            case '`':
-                fputs("\\(ga", out);
-                break;
-            default:
-                putc(text[i], out);
-            }
-        }
+        column += word(out, text + i, end - i, column == 0);
+        i = end;
         while (i < n && (text[i] == ' ' || text[i] == '\n'))
             i++;
     }
@@ -65,23 +73,7 @@ static void text(FILE *out, const char *s)
 /* Keeps the blanks of one line: for code. */
 static void code_line(FILE *out, const char *s, size_t n)
 {
-    size_t blanks = 0;
-    while (blanks < n && s[blanks] == ' ')
-        blanks++;
-    fprintf(out, "%*s", (int)blanks, "");
-    if (blanks == n) {
-        putc('\n', out);
-        return;
-    }
-    /* text_n would break long lines and join blanks; code has few of both, so blanks are made unbreakable. */
-    if (s[blanks] == '.' || s[blanks] == '\'')
-        fputs("\\&", out);
-    for (size_t i = blanks; i < n; i++) {
-        const char c = s[i];
-        fputs(c == '\\' ? "\\e" : c == '-' ? "\\-" : c == '\'' ? "\\(aq" : c == '~' ? "\\(ti" : c == '^' ? "\\(ha" : c == '`' ? "\\(ga" : "", out);
-        if (!strchr("\\-'~^`", c))
-            putc(c, out);
-    }
+    word(out, s, n, true);
     putc('\n', out);
 }
 
@@ -120,7 +112,7 @@ static void title(FILE *out, const char *name, const char *section, const char *
     fputs(".TH ", out);
     for (const char *p = name; *p; p++)
         fprintf(out, "%s%c", *p == '-' ? "\\" : "", toupper((unsigned char)*p));
-    fprintf(out, " %s \"\" \"colibri " COLIBRI_VERSION "\" \"Colibri manual\"\n.SH NAME\n", section);
+    fprintf(out, " %s \"\" \"colibri " COLIBRI_VERSION "\" \"Colibri manual\"\n.nh\n.ad l\n.SH NAME\n", section);
     for (const char *p = name; *p; p++)
         fprintf(out, "%s%c", *p == '-' ? "\\" : "", *p);
     fputs(" \\- ", out);
@@ -155,26 +147,26 @@ static void flags(FILE *out, const clb_flag *list)
         flag_head(out, f->short_name, f->name, f->value, false);
         text(out, f->help);
         if (f->repeat && f->value)
-            text(out, "May be repeated.");
+            text(out, "(may be repeated)");
     }
 }
 
 static void setting_details(FILE *out, const clb_setting_info *s, bool ini_page)
 {
-    char allowed[80], line[256];
+    char allowed[80], how[256] = "", line[512];
     clb_setting_allowed(s, allowed, sizeof allowed);
-    text(out, s->help);
-    snprintf(line, sizeof line, "(%s%s%s; %s%s", clb_setting_type_name(s->type),
-             *allowed && s->type != CLB_TYPE_BOOL ? ": " : "", s->type != CLB_TYPE_BOOL ? allowed : "",
-             *s->fallback ? "default " : "no default", s->fallback);
-    fputs(".br\n", out);
-    text(out, line);
-    if (ini_page && s->flag)
-        snprintf(line, sizeof line, "; flag --%s, variable %s)", s->key, s->env);
-    else if (s->flag)
-        snprintf(line, sizeof line, "; %s%s%s)", s->alias ? "also --" : "", s->alias ? s->alias : "", s->alias ? "" : s->env);
+    if (s->type == CLB_TYPE_BOOL) /* the type says it */
+        *allowed = '\0';
+    if (!s->flag)
+        snprintf(how, sizeof how, "; --set %s.%s=%s", s->section, s->key, s->value_name);
+    else if (ini_page)
+        snprintf(how, sizeof how, "; flag --%s, variable %s", s->key, s->env);
     else
-        snprintf(line, sizeof line, "; --set %s.%s=%s)", s->section, s->key, s->value_name);
+        snprintf(how, sizeof how, "%s%s; variable %s", s->alias ? "; also --" : "", s->alias ? s->alias : "", s->env);
+    snprintf(line, sizeof line, "(%s%s%s; %s%s%s)", clb_setting_type_name(s->type), *allowed ? ": " : "", allowed,
+             *s->fallback ? "default " : "no default", s->fallback, how);
+    text(out, s->help);
+    fputs(".br\n", out);
     text(out, line);
 }
 
@@ -215,12 +207,12 @@ static void exit_status(FILE *out)
 static void examples(FILE *out, const char *s)
 {
     fputs(".SH EXAMPLES\n", out);
-    while (*s) {
+    for (bool first = true; *s; first = false) {
         const size_t n = strcspn(s, "\n");
         size_t length;
         const char *comment = clb_example_comment(s, n, &length);
         if (*comment) {
-            fputs(".PP\n", out);
+            fputs(first ? "" : ".PP\n", out);
             text_n(out, comment, (size_t)(s + n - comment));
         }
         fputs(".RS 4\n.nf\n", out);
@@ -298,7 +290,7 @@ void clb_man_ini(FILE *out)
     fputs(".SH FILES\n.TP\n", out);
     bold(out, clb_config_default_path(0, NULL, path, sizeof path));
     fputs("\nof the system\n.TP\n\\fB$XDG_CONFIG_HOME/colibri/colibri.ini\\fR\n"
-          "of the user; without the variable, .config/colibri/colibri.ini in the home folder\n"
+          "of the user; without the variable, the file\n\\&.config/colibri/colibri.ini in the home folder\n"
           ".TP\n\\fBcolibri.ini\\fR in the model\\(aqs folder\nless trusted, see below\n"
           ".TP\n\\fB\\-\\-config\\fR \\fIFILE\\fR\nmust exist\n"
           ".PP\nLater wins; environment, then flags and \\fB\\-\\-set\\fR, win over all files.\n"

@@ -20,7 +20,14 @@ static void put_value(FILE *out, const char *text)
 {
     const size_t n = strlen(text);
     const bool quote = strchr(text, '#') || (n && (strchr(" \t", text[0]) || strchr(" \t", text[n - 1])));
-    fprintf(out, quote ? "\"%s\"" : "%s", text);
+    fprintf(out, quote ? "\"%s\" " : n ? "%s " : "%s", text);
+}
+
+void clb_print_setting(FILE *out, const clb_config *config, const clb_setting_info *info)
+{
+    fprintf(out, "%s = ", info->key);
+    put_value(out, clb_config_text(config, info->id));
+    fprintf(out, "; %s\n", clb_config_origin(config, info->id));
 }
 
 void clb_print_config(FILE *out, const clb_config *config, const clb_command *command)
@@ -33,9 +40,7 @@ void clb_print_config(FILE *out, const clb_config *config, const clb_command *co
         if (strcmp(section, info.section) != 0)
             fprintf(out, "%s[%s]\n", *section ? "\n" : "", info.section);
         memcpy(section, info.section, sizeof section);
-        fprintf(out, "%s = ", info.key);
-        put_value(out, clb_config_text(config, info.id));
-        fprintf(out, " ; %s\n", clb_config_origin(config, info.id));
+        clb_print_setting(out, config, &info);
     }
     clb_print_params(out, config, command);
 }

@@ -168,38 +168,35 @@ int clb_config_set(clb_config *config, const char *assignment, const char *origi
     return rc;
 }
 
-static bool has_type(enum clb_setting id, unsigned types)
-{
-    return (1u << clb_setting_get(id).type) & types;
-}
+#define HAS_TYPE(id, types) ((1u << clb_setting_get(id).type) & (types))
 
 const char *clb_config_str(const clb_config *config, enum clb_setting id)
 {
-    assert(has_type(id, 1u << CLB_TYPE_STR | 1u << CLB_TYPE_PATH | 1u << CLB_TYPE_ENUM));
+    assert(HAS_TYPE(id, 1u << CLB_TYPE_STR | 1u << CLB_TYPE_PATH | 1u << CLB_TYPE_ENUM));
     return config->value[id].text;
 }
 
 uint64_t clb_config_u64(const clb_config *config, enum clb_setting id)
 {
-    assert(has_type(id, 1u << CLB_TYPE_INT | 1u << CLB_TYPE_SIZE));
+    assert(HAS_TYPE(id, 1u << CLB_TYPE_INT | 1u << CLB_TYPE_SIZE));
     return config->value[id].u;
 }
 
 double clb_config_f64(const clb_config *config, enum clb_setting id)
 {
-    assert(has_type(id, 1u << CLB_TYPE_REAL));
+    assert(HAS_TYPE(id, 1u << CLB_TYPE_REAL));
     return config->value[id].f;
 }
 
 bool clb_config_bool(const clb_config *config, enum clb_setting id)
 {
-    assert(has_type(id, 1u << CLB_TYPE_BOOL));
+    assert(HAS_TYPE(id, 1u << CLB_TYPE_BOOL));
     return config->value[id].u != 0;
 }
 
 size_t clb_config_list(const clb_config *config, enum clb_setting id, const char *const **items)
 {
-    assert(has_type(id, 1u << CLB_TYPE_LIST | 1u << CLB_TYPE_PATHS));
+    assert(HAS_TYPE(id, 1u << CLB_TYPE_LIST | 1u << CLB_TYPE_PATHS));
     *items = config->value[id].items;
     return config->value[id].n_items;
 }

@@ -1,6 +1,7 @@
 /* The GGUF reader on damaged, truncated, shrinking and odd files: an error or a consistent model, nothing else. */
 #include "gguf_image.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -178,6 +179,35 @@ static void corrupted_at_random(void **state)
     free(bytes);
 }
 
+/* What the fuzzer found worth keeping: inputs that reach every branch it knows. */
+static void survives_the_fuzzing_corpus(void **state)
+{
+    (void)state;
+    static const char folder[] = COLIBRI_TEST_DATA "/../fuzz/corpus/gguf";
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    unsigned n_files = 0, n_opened = 0;
+    for (const struct dirent *e; (e = readdir(d));) {
+        char path[PATH_MAX];
+        size_t n;
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        char *bytes = test_read_file(path, &n);
+        opened o = open_bytes(bytes, n);
+        if (o.rc == COLIBRI_OK)
+            walk(o.g, n);
+        else
+            assert_true(is_refusal(o.rc));
+        n_files++;
+        n_opened += o.rc == COLIBRI_OK;
+        close_opened(&o);
+        free(bytes);
+    }
+    closedir(d);
+    assert_true(n_files > 100 && n_opened > 5 && n_opened < n_files);
+}
+
 /* A header larger than one read, so that its block grows and moves while it is parsed. */
 static void reads_large_headers_from_disk(void **state)
 {
@@ -352,6 +382,7 @@ int main(void)
         cmocka_unit_test(truncated_anywhere),
         cmocka_unit_test(truncated_on_disk),
         cmocka_unit_test(corrupted_at_random),
+        cmocka_unit_test(survives_the_fuzzing_corpus),
         cmocka_unit_test(reads_large_headers_from_disk),
         cmocka_unit_test(bounds_the_header),
         cmocka_unit_test(notices_that_the_file_shrinks),

@@ -103,10 +103,7 @@ static int check_text(const char *text, const char *member, clb_error *err)
 {
     if (!clb_mapped_string(text, 1024))
         return BAD("%s is not a string of at most 1023 bytes", member);
-    for (const char *p = text; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 0x7f)
-            return BAD("%s has control characters", member);
-    return COLIBRI_OK;
+    return clb_text_printable(text) ? COLIBRI_OK : BAD("%s is not printable UTF-8", member);
 }
 
 static bool is_code(const void *p)

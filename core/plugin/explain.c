@@ -38,14 +38,29 @@ static bool explain_plugin(clb_registry *reg, const char *id, clb_verdict *out, 
     return found;
 }
 
+/* What the filter made of the plugins that declare one of these kinds. */
+static void explain_filter(const clb_registry *reg, uint32_t kinds, clb_verdict *out)
+{
+    for (size_t i = 0; i < reg->n_candidates; i++) {
+        const clb_candidate *const c = &reg->candidates[i];
+        if (!c->has_note || !(c->note.desc.kinds & kinds) || (!c->file && c->state == CLB_PLUGIN_SHADOWED))
+            continue;
+        const bool taken = c->state == CLB_PLUGIN_LOADED || c->state == CLB_PLUGIN_AVAILABLE;
+        clb_verdict_add(out, "filter", taken, "plugin %s %s (%s)%s%s", c->note.desc.id, c->note.desc.version,
+                        clb_candidate_place(c), c->reason ? ": " : "", c->reason ? c->reason : "");
+    }
+}
+
 /* The format of a type, then the kernel for one row and for every batch size from which another one could be better. */
 static void explain_type(clb_registry *reg, uint32_t type, clb_verdict *out, const char **chosen)
 {
+    explain_filter(reg, COLIBRI_KIND_FORMAT, out);
     const clb_component *const f =
         clb_select(reg, &(clb_want){.iface = CLB_IFACE_FORMAT, .by_type = true, .gguf_type = type}, out);
     conclude(out, "format", f, "none");
     if (!f)
         return;
+    explain_filter(reg, COLIBRI_KIND_KERNEL, out);
     const struct colibri_format *const format = f->table;
     clb_want want = {.iface = CLB_IFACE_MATMUL,
                      .by_type = true,
@@ -88,6 +103,7 @@ static void explain_component(clb_registry *reg, const clb_component *c, clb_ver
         explain_type(reg, ((const struct colibri_matmul *)c->table)->gguf_type, out, chosen);
         return;
     case CLB_IFACE_VECOPS:
+        explain_filter(reg, COLIBRI_KIND_KERNEL, out);
         for (size_t i = 0; i < clb_n_vecop_members; i++) {
             const void *code;
             memcpy(&code, (const char *)c->table + clb_vecop_members[i].offset, sizeof code);
@@ -96,6 +112,7 @@ static void explain_component(clb_registry *reg, const clb_component *c, clb_ver
         }
         return;
     default: {
+        explain_filter(reg, clb_iface_get(c->iface)->kind, out);
         const clb_component *const best = clb_select_named(reg, c->iface, c->name, out);
         conclude(out, clb_iface_get(c->iface)->name, best, "none");
         *chosen = best ? best->name : NULL;
@@ -132,6 +149,7 @@ int clb_registry_explain(clb_registry *reg, const char *name, clb_verdict *out, 
     clb_registry_load_kinds(reg, COLIBRI_KIND_FORMAT | COLIBRI_KIND_KERNEL);
     for (size_t i = 0; i < clb_n_vecop_members; i++)
         if (!strcasecmp(clb_vecop_members[i].name, name)) {
+            explain_filter(reg, COLIBRI_KIND_KERNEL, out);
             explain_member(reg, &clb_vecop_members[i], out, chosen);
             return COLIBRI_OK;
         }

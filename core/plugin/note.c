@@ -75,8 +75,7 @@ bool clb_component_name_valid(const char *name)
     return n > 0 && n < COLIBRI_ID_MAX && all_of(name, "._+-", true);
 }
 
-/* Printable UTF-8 without control characters of either block: the text goes to terminals and into JSON. */
-static bool printable(const char *text)
+bool clb_text_printable(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
         if (*p < 0x80) {
@@ -187,9 +186,9 @@ int clb_note_check(const struct colibri_note_desc *d, uint32_t descsz, clb_error
         return clb_fail(err, COLIBRI_E_FORMAT, "note: the symbol of plugin %s must be %s", d->id, symbol);
     if (!ends_inside(d->version, sizeof d->version) || !*d->version || !all_of(d->version, ".+-", true))
         return clb_fail(err, COLIBRI_E_FORMAT, "note: the version of plugin %s is not like 1.2.3", d->id);
-    if (!ends_inside(d->summary, sizeof d->summary) || !printable(d->summary))
+    if (!ends_inside(d->summary, sizeof d->summary) || !clb_text_printable(d->summary))
         return clb_fail(err, COLIBRI_E_FORMAT, "note: the summary of plugin %s is not printable UTF-8", d->id);
-    if (!ends_inside(d->license, sizeof d->license) || !printable(d->license))
+    if (!ends_inside(d->license, sizeof d->license) || !clb_text_printable(d->license))
         return clb_fail(err, COLIBRI_E_FORMAT, "note: the license of plugin %s is not printable UTF-8", d->id);
     if (!d->kinds || d->kinds & ~COLIBRI_KIND_ALL)
         return clb_fail(err, COLIBRI_E_FORMAT, "note: plugin %s offers %s (kinds 0x%x)", d->id,

@@ -39,6 +39,8 @@ void clb_plugin_symbol(const char *id, char out[COLIBRI_ID_MAX + 16]);
 /* Plugin ids and component names: [A-Za-z0-9._+-], 1 .. COLIBRI_ID_MAX - 1 bytes; ids have no capitals and no '+'. */
 bool clb_plugin_id_valid(const char *id);
 bool clb_component_name_valid(const char *name);
+/* UTF-8 without control characters: fit for terminals and JSON. */
+bool clb_text_printable(const char *text);
 /* <0, 0, >0 as a is older than, as old as, newer than b (semantic versioning; a pre-release is older). */
 int clb_version_compare(const char *a, const char *b);
 

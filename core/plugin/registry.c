@@ -204,6 +204,7 @@ void clb_registry_plugin(const clb_registry *reg, size_t i, clb_plugin_view *out
 {
     const clb_candidate *const c = &reg->candidates[i];
     *out = (clb_plugin_view){.path = c->file ? c->file->path : NULL,
+                             .dir = c->file ? c->file->dir : 0,
                              .origin = c->origin,
                              .id = c->has_id ? c->note.desc.id : NULL,
                              .note = c->has_note ? &c->note.desc : NULL,

@@ -133,10 +133,12 @@ static void settings(FILE *out, const clb_command *command, unsigned width)
     }
 }
 
-static void exit_codes(FILE *out)
+static void exit_codes(FILE *out, unsigned width)
 {
     fputs("\nExit codes:\n", out);
-#define EXIT_LINE(name, value, exit_code, text) fprintf(out, "  %3d  %s\n", exit_code, text);
+#define EXIT_LINE(name, value, exit_code, text) \
+    fprintf(out, "  %3d  ", exit_code);         \
+    wrap(out, text, strlen(text), 7, 7, width);
     COLIBRI_STATUS_MAP(EXIT_LINE)
 #undef EXIT_LINE
 }
@@ -178,7 +180,7 @@ void clb_help_command(FILE *out, const clb_command *command)
             p += n + (p[n] == '\n');
         }
     }
-    exit_codes(out);
+    exit_codes(out, width);
 }
 
 void clb_help_overview(FILE *out)
@@ -201,5 +203,5 @@ void clb_help_overview(FILE *out)
                                "them all.";
     putc('\n', out);
     wrap(out, last, sizeof last - 1, 0, 0, width);
-    exit_codes(out);
+    exit_codes(out, width);
 }

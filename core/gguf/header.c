@@ -66,7 +66,7 @@ static int take(scan *s, uint64_t n, const char *what, const unsigned char **out
 
 static int take_u32(scan *s, const char *what, uint32_t *out)
 {
-    const unsigned char *p;
+    const unsigned char *p = NULL;
     CLB_TRY(take(s, 4, what, &p));
     *out = clb_le32(p);
     return COLIBRI_OK;
@@ -74,7 +74,7 @@ static int take_u32(scan *s, const char *what, uint32_t *out)
 
 static int take_u64(scan *s, const char *what, uint64_t *out)
 {
-    const unsigned char *p;
+    const unsigned char *p = NULL;
     CLB_TRY(take(s, 8, what, &p));
     *out = clb_le64(p);
     return COLIBRI_OK;
@@ -82,8 +82,8 @@ static int take_u64(scan *s, const char *what, uint64_t *out)
 
 static int take_str(scan *s, const char *what, clb_str *out)
 {
-    uint64_t n;
-    const unsigned char *p;
+    uint64_t n = 0;
+    const unsigned char *p = NULL;
     CLB_TRY(take_u64(s, what, &n));
     CLB_TRY(take(s, n, what, &p));
     *out = (clb_str){(const char *)p, (size_t)n};
@@ -94,8 +94,8 @@ static int take_str(scan *s, const char *what, clb_str *out)
 static int take_name(scan *s, const char *what, uint64_t max, clb_str *out)
 {
     const uint64_t at = s->pos;
-    uint64_t n;
-    const unsigned char *p;
+    uint64_t n = 0;
+    const unsigned char *p = NULL;
     CLB_TRY(take_u64(s, what, &n));
     if (n == 0)
         return bad(s, COLIBRI_E_FORMAT, at, "%s is empty", what);
@@ -111,7 +111,7 @@ static int take_name(scan *s, const char *what, uint64_t max, clb_str *out)
 
 static int scalar(scan *s, uint32_t type, clb_gguf_value *out)
 {
-    const unsigned char *p;
+    const unsigned char *p = NULL;
     const uint64_t at = s->pos;
     const unsigned size = clb_gguf_vtype_size(type);
     CLB_TRY(take(s, size, "a value", &p));
@@ -158,8 +158,8 @@ static int parse_value(scan *s, uint32_t type, unsigned depth, clb_gguf_value *o
 static int array(scan *s, unsigned depth, clb_gguf_value *out)
 {
     const uint64_t at = s->pos;
-    uint32_t elem;
-    uint64_t n;
+    uint32_t elem = 0;
+    uint64_t n = 0;
     CLB_TRY(take_u32(s, "an array's element type", &elem));
     CLB_TRY(take_u64(s, "an array's length", &n));
     if (!clb_gguf_vtype_known(elem))
@@ -173,7 +173,7 @@ static int array(scan *s, unsigned depth, clb_gguf_value *out)
     out->as.arr.elem = (enum clb_gguf_vtype)elem;
     out->as.arr.n = n;
     if (size) {
-        const unsigned char *p;
+        const unsigned char *p = NULL;
         CLB_TRY(take(s, n * size, "an array", &p));
         for (uint64_t i = 0; elem == CLB_GGUF_BOOL && i < n; i++) {
             if (p[i] > 1)
@@ -232,7 +232,7 @@ static void terminate(const scan *s, clb_str name)
 
 static int parse_key(scan *s, clb_gguf_entry *out)
 {
-    uint32_t type;
+    uint32_t type = 0;
     clb_str key;
     s->name.p = NULL;
     CLB_TRY(take_name(s, "a key", CLB_GGUF_MAX_KEY_LEN, &key));
@@ -306,7 +306,7 @@ static int wrong_magic(const scan *s, const unsigned char *p)
 
 static int parse_prefix(scan *s, clb_gguf_shard *shard, uint64_t tensors_allowed)
 {
-    const unsigned char *p;
+    const unsigned char *p = NULL;
     if (s->src->size == 0)
         return bad(s, COLIBRI_E_FORMAT, 0, "the file is empty");
     CLB_TRY(take(s, 4, "the magic number", &p));

@@ -85,9 +85,8 @@ static void on_access(void *self, const struct colibri_access *access, uint32_t 
 static void on_insert(void *self, uint32_t layer, uint32_t expert, uint32_t cause)
 {
     struct lru *s = self;
-    (void)cause;
-    if (layer >= s->n_layers || expert >= s->n_experts)
-        return;
+    if (cause == COLIBRI_CAUSE_DEMAND || layer >= s->n_layers || expert >= s->n_experts)
+        return; /* demanded: on_route knows better, which row it was */
     uint64_t *stamp = &s->stamp[(size_t)layer * s->n_experts + expert];
     if (*stamp < s->now)
         *stamp = s->now;

@@ -16,8 +16,8 @@ int clb_push_bytes(const clb_vocab *v, const char *p, size_t n, clb_tokens *out,
     return COLIBRI_OK;
 }
 
-static bool ranked(const clb_vocab *v, const char *text, const clb_symbol *left, const clb_symbol *right,
-                   double *order, uint32_t *result)
+static bool ranked(const clb_vocab *v, const char *text, const clb_symbol *left, const clb_symbol *right, double *order,
+                   uint32_t *result)
 {
     (void)text;
     const clb_merge *m = clb_merges_find(&v->merges, left->id, right->id);

@@ -17,7 +17,8 @@ struct clb_pretok {
 };
 
 /* PCRE2's \s also takes U+180E; the tokenizers mean the White_Space property. */
-#define WHITE "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define WHITE                                                                                                          \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
 static int expand(const char *regex, clb_buf *out, clb_error *err)
 {
@@ -179,12 +180,13 @@ static int cut(const clb_pretok *p, size_t pass, matcher *m, const char *text, s
 {
     size_t done = 0, at = 0;
     while (at < n) {
-        size_t begin, end;
+        size_t begin = 0, end = 0;
         int found;
         CLB_TRY(next_match(p->code[pass], m, text, n, at, &begin, &end, &found, err));
         if (!found)
             break;
-        assert(end > begin); /* no expression of the table matches nothing */
+        if (end <= begin) /* would never end */
+            return clb_fail(err, COLIBRI_E_INTERNAL, "pre-tokenizer %s matches nothing", p->family->name);
         if (begin > done)
             CLB_TRY(push(out, base + begin, err));
         if (p->family->pass[pass].kind == CLB_PASS_RIGHT3)

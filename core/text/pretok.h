@@ -16,9 +16,9 @@
 
 /* What else the name decides. */
 #define CLB_PRE_IGNORE_MERGES 0x1u /* a word that is a token as a whole is that token */
-#define CLB_PRE_ADD_BOS 0x2u       /* BOS unless the file says otherwise */
-#define CLB_PRE_ADD_SEP 0x4u       /* SEP at the end unless the file says otherwise */
-#define CLB_PRE_RAW 0x8u           /* merges work on UTF-8 with U+2581 for spaces, not on the byte alphabet */
+#define CLB_PRE_ADD_BOS       0x2u /* BOS unless the file says otherwise */
+#define CLB_PRE_ADD_SEP       0x4u /* SEP at the end unless the file says otherwise */
+#define CLB_PRE_RAW           0x8u /* merges work on UTF-8 with U+2581 for spaces, not on the byte alphabet */
 
 enum clb_pass_kind {
     CLB_PASS_END = 0,

@@ -13,15 +13,16 @@
 #define LEAD        "[^\\r\\n\\p{L}\\p{N}]?" /* one character that sticks to the word after it */
 #define UPPER       "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER       "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define CASED(upper, lower, end) LEAD upper "*" lower "+" end "|" LEAD upper "+" lower "*" end
 #define CJK         "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+"
 #define NOT_LATIN   "[\\x{4E00}-\\x{9FA5}\\x{0800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 #define ASCII_PUNCT "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"
+#define SENTENCE    " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{0964}\\x{06D4}\\x{060C})]+"
 #define GPT2        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 #define DEEPSEEK3   ASCII_PUNCT "[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES
-#define QWEN(digits) CONTRACTION "|" LEAD "\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
-#define GPT4O(digits) CASED(UPPER, LOWER, CONTRACTION "?") "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
-#define SENTENCE    " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{0964}\\x{06D4}\\x{060C})]+"
+
+#define CASED(upper, lower, end) LEAD upper "*" lower "+" end "|" LEAD upper "+" lower "*" end
+#define QWEN(digits)             CONTRACTION "|" LEAD "\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
+#define GPT4O(digits)            CASED(UPPER, LOWER, CONTRACTION "?") "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
 
 /* Letters without Han, written as what they are not: PCRE2 before 10.45 has no class intersection. */
 #if PCRE2_MAJOR == 10 && PCRE2_MINOR < 40 /* there \p{Han} means Script, later Script_Extensions */
@@ -33,53 +34,54 @@
 #define NO_HAN_LOWER "[^\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}" HAN "]"
 
 #define FAMILY(id) static const clb_pretok_family id
-#define M(regex) {CLB_PASS_MATCH, regex}
+#define M(regex)                                                                                                       \
+    {                                                                                                                  \
+        CLB_PASS_MATCH, regex                                                                                          \
+    }
 
 FAMILY(f_gpt2) = {"gpt-2", {M(GPT2)}};
 FAMILY(f_smollm) = {"smollm", {M("\\p{N}"), M(GPT2)}};
 FAMILY(f_llama3) = {"llama-bpe", {M(QWEN("\\p{N}{1,3}"))}};
 FAMILY(f_qwen2) = {"qwen2", {M(QWEN("\\p{N}"))}};
-FAMILY(f_qwen35) = {
-    "qwen35",
-    {M(CONTRACTION "|" LEAD "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES)}};
+FAMILY(f_qwen35) = {"qwen35",
+                    {M(CONTRACTION "|" LEAD "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES)}};
 FAMILY(f_gpt4o) = {"gpt-4o", {M(GPT4O("\\p{N}{1,3}"))}};
 FAMILY(f_tekken) = {"tekken", {M(CASED(UPPER, LOWER, "") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES)}};
 FAMILY(f_deepseek3) = {"deepseek-v3", {M("\\p{N}{1,3}"), M(CJK), M(DEEPSEEK3)}};
 FAMILY(f_deepseek_llm) = {
     "deepseek-llm",
     {M("[\\r\\n]"),
-     M(
-        "\\s?[A-Za-z\\x{00B5}\\x{00C0}-\\x{00D6}\\x{00D8}-\\x{00F6}\\x{00F8}-\\x{01BA}\\x{01BC}-\\x{01BF}"
-        "\\x{01C4}-\\x{0293}\\x{0295}-\\x{02AF}\\x{0370}-\\x{0373}\\x{0376}\\x{0377}\\x{037B}-\\x{037D}"
-        "\\x{037F}\\x{0386}\\x{0388}-\\x{038A}\\x{038C}\\x{038E}-\\x{03A1}\\x{03A3}-\\x{03F5}\\x{03F7}-"
-        "\\x{0481}\\x{048A}-\\x{052F}\\x{0531}-\\x{0556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{13F5}\\x{13F8}-"
-        "\\x{13FD}\\x{1C90}-\\x{1CBA}\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-"
-        "\\x{1D9A}\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-"
-        "\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}"
-        "\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-"
-        "\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}\\x{210A}-\\x{2113}\\x{2115}"
-        "\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}\\x{2139}"
-        "\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}\\x{214E}\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-"
-        "\\x{2CE4}\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-"
-        "\\x{A76F}\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}\\x{FB13}-"
-        "\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}"
-        "\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}\\x{118A0}-\\x{118DF}\\x{1E900}-"
-        "\\x{1E943}]+"),
+     M("\\s?[A-Za-z\\x{00B5}\\x{00C0}-\\x{00D6}\\x{00D8}-\\x{00F6}\\x{00F8}-\\x{01BA}\\x{01BC}-\\x{01BF}"
+       "\\x{01C4}-\\x{0293}\\x{0295}-\\x{02AF}\\x{0370}-\\x{0373}\\x{0376}\\x{0377}\\x{037B}-\\x{037D}"
+       "\\x{037F}\\x{0386}\\x{0388}-\\x{038A}\\x{038C}\\x{038E}-\\x{03A1}\\x{03A3}-\\x{03F5}\\x{03F7}-"
+       "\\x{0481}\\x{048A}-\\x{052F}\\x{0531}-\\x{0556}\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{13F5}\\x{13F8}-"
+       "\\x{13FD}\\x{1C90}-\\x{1CBA}\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-"
+       "\\x{1D9A}\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-"
+       "\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}"
+       "\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-"
+       "\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}\\x{210A}-\\x{2113}\\x{2115}"
+       "\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}\\x{2139}"
+       "\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}\\x{214E}\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-"
+       "\\x{2CE4}\\x{2CEB}-\\x{2CEE}\\x{2CF2}\\x{2CF3}\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-"
+       "\\x{A76F}\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}\\x{FB13}-"
+       "\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}"
+       "\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}\\x{118A0}-\\x{118DF}\\x{1E900}-"
+       "\\x{1E943}]+"),
      M("\\s?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+"), M("\\s+$"),
      M(NOT_LATIN), M("\\p{N}+")}};
-FAMILY(f_deepseek_coder) = {
-    "deepseek-coder", {M("[\\r\\n]"), M("\\s?\\p{L}+"), M("\\s?\\p{P}+"), M(NOT_LATIN), M("\\p{N}")}};
+FAMILY(f_deepseek_coder) = {"deepseek-coder",
+                            {M("[\\r\\n]"), M("\\s?\\p{L}+"), M("\\s?\\p{P}+"), M(NOT_LATIN), M("\\p{N}")}};
 FAMILY(f_bailing) = {
     "bailingmoe",
     {M(CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]"
                    "|\\s+(?!\\S)|\\s+")}};
-FAMILY(f_kimi) = {"kimi-k2",
-                  {M("[" HAN "]+|" CASED(NO_HAN_UPPER, NO_HAN_LOWER, CONTRACTION "?") "|\\p{N}{1,3}"
-                     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES)}};
+FAMILY(f_kimi) = {
+    "kimi-k2",
+    {M("[" HAN "]+|" CASED(NO_HAN_UPPER, NO_HAN_LOWER, CONTRACTION "?") "|\\p{N}{1,3}"
+                                                                        "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES)}};
 FAMILY(f_falcon) = {"falcon", {M("[\\p{P}\\$\\+<=>\\^~\\|`]+"), M(GPT2), M("[0-9][0-9][0-9]")}};
 FAMILY(f_default) = {"default", {M("[\\p{P}\\$\\+<=>\\^~\\|]+"), M(GPT2), M("\\p{N}+"), M("[0-9][0-9][0-9]")}};
-FAMILY(f_seed_coder) = {
-    "seed-coder", {M(CONTRACTION "|" LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" SPACES)}};
+FAMILY(f_seed_coder) = {"seed-coder", {M(CONTRACTION "|" LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" SPACES)}};
 /* Possessive groups: nothing follows them in their alternative, and the matcher's stack stays flat. */
 FAMILY(f_exaone_moe) = {
     "exaone-moe",
@@ -97,10 +99,14 @@ FAMILY(f_ufakzeka) = {"ufakzeka", {M(LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[
 FAMILY(f_laguna) = {"laguna", {M("[^\\n]+|\\n+"), M(QWEN("\\p{N}"))}};
 /* \d{1,3}(?=(?:\d{3})*\b): digits in threes from the right, unless a word character follows. As written it looks at
  * the rest of the run again for every three digits. */
-FAMILY(f_tiny_aya) = {"tiny-aya", {{CLB_PASS_RIGHT3, "(?<!\\d)\\d++(?![\\p{L}\\p{M}\\p{N}\\p{Pc}])"}, M(GPT4O("\\p{N}{1,3}"))}};
+FAMILY(f_tiny_aya) = {"tiny-aya",
+                      {{CLB_PASS_RIGHT3, "(?<!\\d)\\d++(?![\\p{L}\\p{M}\\p{N}\\p{Pc}])"}, M(GPT4O("\\p{N}{1,3}"))}};
+/* The lookbehind saves looking for a line end again at each piece of a long run of spaces: had there been one, the
+ * first piece would have taken it. */
 FAMILY(f_jais2) = {
     "jais-2",
-    {M(CONTRACTION "|" LEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s{512}(?!\\S)"
+    {M(CONTRACTION "|" LEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+                   "|(?<!(?![\\r\\n])\\s)\\s*[\\r\\n]+|\\s{512}(?!\\S)"
                    "|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)"
                    "|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s")}};
 FAMILY(f_superbpe) = {"superbpe", {M("\\p{N}+"), {CLB_PASS_RIGHT3, "\\d++"}}};

@@ -18,8 +18,8 @@ int clb_escape_spaces(const char *text, size_t n, bool prefix, clb_buf *out, clb
     return clb_buf_append(out, text + from, n - from, err);
 }
 
-static bool scored(const clb_vocab *v, const char *text, const clb_symbol *left, const clb_symbol *right,
-                   double *order, uint32_t *result)
+static bool scored(const clb_vocab *v, const char *text, const clb_symbol *left, const clb_symbol *right, double *order,
+                   uint32_t *result)
 {
     const uint32_t len = left->len + right->len;
     if (len > v->max_sym)

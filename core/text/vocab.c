@@ -59,9 +59,10 @@ static int unknown_pre(const char *pre, clb_error *err)
     for (size_t i = 0; i < n; i++)
         if (clb_buf_printf(&list, NULL, "%s%s", i ? ", " : "", names[i]))
             break;
-    const int rc = clb_fail(err, COLIBRI_E_UNSUPPORTED, "unknown pre-tokenizer \"%.60s\" (" KEY("pre") ")%s%s%s; known: %s",
-                            pre, nearest >= 0 ? ", did you mean \"" : "", nearest >= 0 ? names[nearest] : "",
-                            nearest >= 0 ? "\"?" : "", list.data ? list.data : "");
+    const int rc =
+        clb_fail(err, COLIBRI_E_UNSUPPORTED, "unknown pre-tokenizer \"%.60s\" (" KEY("pre") ")%s%s%s; known: %s", pre,
+                 nearest >= 0 ? ", did you mean \"" : "", nearest >= 0 ? names[nearest] : "", nearest >= 0 ? "\"?" : "",
+                 list.data ? list.data : "");
     clb_buf_free(&list);
     return rc;
 }
@@ -85,14 +86,15 @@ static int set_kind(clb_vocab *v, const clb_gguf *g, clb_error *err)
     if (!gemma4 && strcmp(v->model, "gpt2") != 0) {
         const long i = clb_nearest(v->model, known, sizeof known / sizeof *known);
         return clb_fail(err, COLIBRI_E_UNSUPPORTED,
-                        "unknown tokenizer \"%.60s\" (" KEY("model") ")%s%s%s; known: llama, gpt2, gemma4, bert", v->model,
-                        i >= 0 ? ", did you mean \"" : "", i >= 0 ? known[i] : "", i >= 0 ? "\"?" : "");
+                        "unknown tokenizer \"%.60s\" (" KEY("model") ")%s%s%s; known: llama, gpt2, gemma4, bert",
+                        v->model, i >= 0 ? ", did you mean \"" : "", i >= 0 ? known[i] : "", i >= 0 ? "\"?" : "");
     }
     v->kind = CLB_VOCAB_BPE;
     const int rc = copy_str(g, KEY("pre"), gemma4 ? "gemma4" : NULL, &v->pre, err);
     if (rc == COLIBRI_E_NOT_FOUND) /* guessing gives text that looks right and is not */
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
-                        "the file does not say how to split words (" KEY("pre") " is missing): convert the model again");
+        return clb_fail(
+            err, COLIBRI_E_UNSUPPORTED,
+            "the file does not say how to split words (" KEY("pre") " is missing): convert the model again");
     CLB_TRY(rc);
     const clb_pretok_name *p = clb_pretok_find(gemma4 ? "gemma4" : v->pre);
     if (!p)
@@ -130,9 +132,11 @@ static int read_tokens(clb_vocab *v, const clb_gguf *g, clb_error *err)
     uint64_t total = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         clb_str s;
-        CLB_TRY(clb_gguf_item_str(list, i, &s, err));
+        if (clb_gguf_item_str(list, i, &s, err))
+            return clb_context(err, KEY("tokens"));
         if (s.n > CLB_TOKEN_MAX_BYTES)
-            return clb_fail(err, COLIBRI_E_LIMIT, "token %u is %zu bytes long; at most %d", i, s.n, CLB_TOKEN_MAX_BYTES);
+            return clb_fail(err, COLIBRI_E_LIMIT, "token %u is %zu bytes long; at most %d", i, s.n,
+                            CLB_TOKEN_MAX_BYTES);
         total += s.n;
     }
     if (total > INT32_MAX)
@@ -147,11 +151,12 @@ static int read_tokens(clb_vocab *v, const clb_gguf *g, clb_error *err)
         clb_str s;
         double score = 0;
         int64_t type = CLB_TOKEN_NORMAL;
-        CLB_TRY(clb_gguf_item_str(list, i, &s, err));
-        if (scores)
-            CLB_TRY(clb_gguf_item_f64(scores, i, &score, err));
-        if (types)
-            CLB_TRY(clb_gguf_item_i64(types, i, &type, err));
+        if (clb_gguf_item_str(list, i, &s, err))
+            return clb_context(err, KEY("tokens"));
+        if (scores && clb_gguf_item_f64(scores, i, &score, err))
+            return clb_context(err, KEY("scores"));
+        if (types && clb_gguf_item_i64(types, i, &type, err))
+            return clb_context(err, KEY("token_type"));
         if (isnan(score))
             return clb_fail(err, COLIBRI_E_FORMAT, KEY("scores") "[%u] is not a number", i);
         memcpy(v->texts + at, s.p, s.n);

@@ -38,7 +38,7 @@ void clb_tokens_free(clb_tokens *t);
 int clb_tokens_push(clb_tokens *t, uint32_t id, clb_error *err);
 
 #define CLB_TOKENIZE_SPECIAL 0x1u /* special tokens written in the text are recognised */
-#define CLB_TOKENIZE_BOS 0x2u     /* add BOS/EOS if the vocabulary says so; see clb_tokens_double_bos */
+#define CLB_TOKENIZE_BOS     0x2u /* add BOS/EOS if the vocabulary says so; see clb_tokens_double_bos */
 
 /* Appends the ids of text (UTF-8; invalid bytes go through byte tokens or byte-level BPE, never an error). */
 int clb_tokenize(const clb_vocab *v, const char *text, size_t n, uint32_t flags, clb_tokens *out, clb_error *err);
@@ -53,7 +53,8 @@ int clb_detokenize(const clb_vocab *v, const uint32_t *ids, size_t n, bool speci
 /* The token's text as stored, for tables. */
 clb_str clb_token_text(const clb_vocab *v, uint32_t id);
 
-/* Length of the longest prefix of data[0..n) that does not end inside a UTF-8 sequence that could still be completed. */
+/* Length of the longest prefix of data[0..n) that does not end inside a UTF-8 sequence that could still be completed.
+ */
 size_t clb_utf8_complete(const char *data, size_t n);
 
 #endif

@@ -23,8 +23,8 @@ enum clb_token_type {
     CLB_TOKEN_BYTE = 6
 };
 
-#define CLB_TF_EOG 0x1u    /* ends a generation */
-#define CLB_TF_SHOWN 0x2u  /* a control token that people see (gpt-oss channel marks) */
+#define CLB_TF_EOG    0x1u /* ends a generation */
+#define CLB_TF_SHOWN  0x2u /* a control token that people see (gpt-oss channel marks) */
 #define CLB_TF_LSTRIP 0x4u /* takes the white space before it */
 #define CLB_TF_RSTRIP 0x8u /* takes the white space after it */
 
@@ -65,10 +65,10 @@ struct clb_vocab {
     clb_pretok *pretok;
     uint32_t byte_id[256];  /* token of one byte, CLB_TOKEN_NONE if there is none */
     uint32_t byte_sym[256]; /* lookup id of the byte as a string, CLB_SYM_NONE if there is none */
-    uint32_t max_sym;      /* bytes of the longest lookup string */
+    uint32_t max_sym;       /* bytes of the longest lookup string */
     uint32_t bos, eos, unk, sep;
     bool add_bos, add_eos, add_sep, add_space_prefix, ignore_merges;
-    bool raw;       /* BPE on UTF-8 with U+2581 for spaces */
+    bool raw;                      /* BPE on UTF-8 with U+2581 for spaces */
     bool lowercase, strip_accents; /* WordPiece */
 };
 

@@ -17,7 +17,8 @@ typedef struct pair {
 static int read_pair(const clb_vocab *v, const clb_gguf_value *list, uint64_t i, pair *p, clb_error *err)
 {
     clb_str s;
-    CLB_TRY(clb_gguf_item_str(list, i, &s, err));
+    if (clb_gguf_item_str(list, i, &s, err))
+        return clb_context(err, KEY);
     /* The first character belongs to the left half even if it is a space. */
     const char *space = s.n > 2 ? memchr(s.p + 1, ' ', s.n - 2) : NULL;
     if (!space)
@@ -57,7 +58,8 @@ int clb_vocab_read_merges(clb_vocab *v, const clb_gguf *g, uint64_t seed, clb_er
 {
     const clb_gguf_value *list = clb_gguf_find(g, KEY);
     if (!list || list->type != CLB_GGUF_ARRAY)
-        return clb_fail(err, list ? COLIBRI_E_FORMAT : COLIBRI_E_NOT_FOUND, KEY " is %s", list ? "not an array" : "missing");
+        return clb_fail(err, list ? COLIBRI_E_FORMAT : COLIBRI_E_NOT_FOUND, KEY " is %s",
+                        list ? "not an array" : "missing");
     const uint64_t n = list->as.arr.n;
     if (n > INT32_MAX / 4)
         return clb_fail(err, COLIBRI_E_LIMIT, "%llu merges", (unsigned long long)n);

@@ -8,27 +8,60 @@
 /* Texts of tokens that end a turn or a document. GGUF files name one or two of them by id; models emit any. */
 static const char *const eog_texts[] = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "[e~[", "<|END_OF_TURN_TOKEN|>",
-    "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    "<|endoftext|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_utterance>", "<turn|>", "<|tool_response>", "[e~[",
+    "<|END_OF_TURN_TOKEN|>",
+    "<\xEF\xBD\x9C"
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
     /* fill in the middle: padding, next repository, next file */
-    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>",
-    "<REPO>", "<reponame>", "<|file_sep|>", NULL};
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<|file_sep|>", NULL};
+
+/* The same, but only where the file calls them special: elsewhere they are words of HTML and the like, as </s> is in
+ * Qwen's vocabulary. */
+static const char *const eog_unless_normal[] = {"</s>",  "<EOT>", "_<EOT>", "[EOT]",      "[EOS]", "<eos>",
+                                                "<PAD>", "[PAD]", "<REPO>", "<reponame>", NULL};
 
 /* The other marks of filling in the middle: markup, whatever type the file gives them. */
-static const char *const fim_texts[] = {
-    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<PRE>", CLB_SPM_SPACE "<PRE>", "<|code_prefix|>", "<|prefix|>",
-    "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<SUF>", CLB_SPM_SPACE "<SUF>", "<|code_suffix|>", "<|suffix|>",
-    "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<MID>", CLB_SPM_SPACE "<MID>", "<|code_middle|>", "<|middle|>",
-    "<\xEF\xBD\x9C" "fim\xE2\x96\x81" "begin\xEF\xBD\x9C>", "<\xEF\xBD\x9C" "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
-    "<\xEF\xBD\x9C" "fim\xE2\x96\x81" "end\xEF\xBD\x9C>", NULL};
+static const char *const fim_texts[] = {"<|fim_prefix|>",
+                                        "<fim-prefix>",
+                                        "<fim_prefix>",
+                                        "<PRE>",
+                                        CLB_SPM_SPACE "<PRE>",
+                                        "<|code_prefix|>",
+                                        "<|prefix|>",
+                                        "<|fim_suffix|>",
+                                        "<fim-suffix>",
+                                        "<fim_suffix>",
+                                        "<SUF>",
+                                        CLB_SPM_SPACE "<SUF>",
+                                        "<|code_suffix|>",
+                                        "<|suffix|>",
+                                        "<|fim_middle|>",
+                                        "<fim-middle>",
+                                        "<fim_middle>",
+                                        "<MID>",
+                                        CLB_SPM_SPACE "<MID>",
+                                        "<|code_middle|>",
+                                        "<|middle|>",
+                                        "<\xEF\xBD\x9C"
+                                        "fim\xE2\x96\x81"
+                                        "begin\xEF\xBD\x9C>",
+                                        "<\xEF\xBD\x9C"
+                                        "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
+                                        "<\xEF\xBD\x9C"
+                                        "fim\xE2\x96\x81"
+                                        "end\xEF\xBD\x9C>",
+                                        NULL};
 
 /* Marks of gpt-oss that are content: people and parsers need them. */
 static const char *const shown_texts[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", NULL};
 
-static const char *const eog_keys[] = {
-    "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
-    "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id", NULL};
+static const char *const eog_keys[] = {"tokenizer.ggml.eos_token_id",
+                                       "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id",
+                                       "tokenizer.ggml.fim_pad_token_id",
+                                       "tokenizer.ggml.fim_rep_token_id",
+                                       "tokenizer.ggml.fim_sep_token_id",
+                                       NULL};
 
 static bool is_text(const clb_vocab *v, uint32_t id, const char *text)
 {
@@ -57,7 +90,8 @@ static int find_eog(clb_vocab *v, const clb_gguf *g, clb_error *err)
         const char c = v->tokens[id].text_n ? v->texts[v->tokens[id].text] : '\0';
         if (c != '<' && c != '[' && c != '_' && c != CLB_SPM_SPACE[0])
             continue;
-        if (in_list(v, id, eog_texts)) {
+        const bool normal = v->tokens[id].type == CLB_TOKEN_NORMAL;
+        if (in_list(v, id, eog_texts) || (!normal && in_list(v, id, eog_unless_normal))) {
             v->tokens[id].flags |= CLB_TF_EOG;
             v->tokens[id].type = CLB_TOKEN_CONTROL; /* some files call them normal */
         } else if (in_list(v, id, fim_texts)) {

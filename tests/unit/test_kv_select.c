@@ -11,7 +11,7 @@ static const float *scores;
 
 static double order(float x)
 {
-    return x != x ? -(double)INFINITY : x > 1e38f ? 1e39 : x < -1e38f ? -1e39 : (double)x;
+    return x != x ? -(double)INFINITY : x < -3.4e38f ? -1e39 : (double)x; /* NaN is below -infinity */
 }
 
 static int better_first(const void *a, const void *b)

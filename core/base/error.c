@@ -4,25 +4,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static int store(clb_error *err, int code, const char *fmt, va_list args)
+static void store(clb_error *err, int code, const char *fmt, va_list args)
 {
     if (err) {
         err->code = code;
         vsnprintf(err->msg, sizeof err->msg, fmt, args);
     }
-    return code;
 }
 
-int clb_fail(clb_error *err, int code, const char *fmt, ...)
+void clb_error_set(clb_error *err, int code, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
     store(err, code, fmt, args);
     va_end(args);
-    return code;
 }
 
-int clb_fail_errno(clb_error *err, int code, int errnum, const char *fmt, ...)
+void clb_error_set_errno(clb_error *err, int code, int errnum, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -34,7 +32,6 @@ int clb_fail_errno(clb_error *err, int code, int errnum, const char *fmt, ...)
         const size_t n = strlen(err->msg);
         snprintf(err->msg + n, sizeof err->msg - n, ": %s", text);
     }
-    return code;
 }
 
 int clb_context(clb_error *err, const char *fmt, ...)

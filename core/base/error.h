@@ -22,12 +22,21 @@ typedef struct clb_error {
 #define CLB_PRINTF(a, b)
 #endif
 
-/* Stores code and message (err may be NULL) and returns code. */
-int clb_fail(clb_error *err, int code, const char *fmt, ...) CLB_PRINTF(3, 4);
+/* Stores code and message (err may be NULL); the value is the code. Macros around the storing functions, so that the
+ * compiler sees that a failure is never OK. */
+#define clb_fail(err, code, ...)                 (clb_error_set((err), (code), __VA_ARGS__), clb_error_code(code))
 /* Same, appending ": " and the text of errno value `errnum`. */
-int clb_fail_errno(clb_error *err, int code, int errnum, const char *fmt, ...) CLB_PRINTF(4, 5);
+#define clb_fail_errno(err, code, errnum, ...) \
+    (clb_error_set_errno((err), (code), (errnum), __VA_ARGS__), clb_error_code(code))
 /* Puts "context: " in front of the message already in err. Returns err->code. */
 int clb_context(clb_error *err, const char *fmt, ...) CLB_PRINTF(2, 3);
+
+void clb_error_set(clb_error *err, int code, const char *fmt, ...) CLB_PRINTF(3, 4);
+void clb_error_set_errno(clb_error *err, int code, int errnum, const char *fmt, ...) CLB_PRINTF(4, 5);
+static inline int clb_error_code(int code)
+{
+    return code;
+}
 
 const char *clb_status_name(int code); /* "NOT_FOUND" */
 const char *clb_status_text(int code); /* "a file, key or id does not exist" */

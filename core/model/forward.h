@@ -28,6 +28,10 @@ typedef struct clb_forward_options {
     /* Sees every routing decision before the experts are looked up (traces, tests); NULL: none. */
     void (*on_route)(void *ctx, const struct colibri_route *route);
     void *on_route_ctx;
+    /* May change the decisions of one MoE layer: probs [n_rows][n_experts], ids and gates [n_rows][top_k]. For tests and
+     * experiments (changed routing is lossy); NULL: none. */
+    void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
+    void *adjust_route_ctx;
     /* Polled between layers; true stops the pass with CANCELLED and leaves the sequences as before. NULL: never. */
     bool (*cancelled)(void *ctx);
     void *cancelled_ctx;

@@ -142,6 +142,8 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
     CLB_TRY(clb_compute_run(&f->compute, &router, 1, err));
     struct route_ctx rc = {f, l};
     clb_compute_rows(&f->compute, f->n_rows, 4, route_row, &rc);
+    if (f->options.adjust_route)
+        f->options.adjust_route(f->options.adjust_route_ctx, moe, f->n_rows, f->router_probs, f->ids, f->gates);
     const uint32_t n_union = bucket(f);
     const struct colibri_route route = {
         .struct_size = sizeof route,

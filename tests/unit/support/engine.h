@@ -13,6 +13,7 @@ typedef struct test_engine {
 
 typedef struct test_engine_hooks {
     void (*on_route)(void *ctx, const struct colibri_route *route);
+    void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
     void *ctx;
     uint32_t n_sequences;   /* 0: 1 */
     const char *plugin_dir; /* NULL: the build tree's */

@@ -1,4 +1,5 @@
-/* The command line of one subcommand: parsed first, then the settings layers are loaded. Commands see command.h only. */
+/* The command line of one subcommand: parsed first, then the settings layers are loaded. Commands see command.h only.
+ */
 #ifndef CLB_TOOLS_ARGS_H
 #define CLB_TOOLS_ARGS_H
 
@@ -15,10 +16,10 @@ const clb_flag *clb_flag_find(const clb_flag *flags, const char *name);
 const clb_flag *clb_flag_find_short(const clb_flag *flags, char short_name);
 
 typedef struct clb_given {
-    const clb_flag *flag;    /* a flag of the command or a common one; NULL: a setting */
+    const clb_flag *flag; /* a flag of the command or a common one; NULL: a setting */
     enum clb_setting setting;
-    const char *value;       /* points into argv, or a literal; NULL: a switch */
-    bool negated;            /* --no-KEY */
+    const char *value; /* points into argv, or a literal; NULL: a switch */
+    bool negated;      /* --no-KEY */
 } clb_given;
 
 struct clb_args {

@@ -61,9 +61,12 @@ static void comment(const char *text)
 static void template(void)
 {
     char section[sizeof((clb_setting_info *)0)->section] = "";
-    comment("Colibri's settings, each with its default, commented out (made by `colibri config template`). Copy what you need into "
-            "/etc/colibri/colibri.ini, ~/.config/colibri/colibri.ini, colibri.ini beside a model, or any file for --config; later "
-            "wins. `colibri config list` shows the values in force and where they come from, `colibri config check FILE` reads a "
+    comment("Colibri's settings, each with its default, commented out (made by `colibri config template`). Copy what "
+            "you need into "
+            "/etc/colibri/colibri.ini, ~/.config/colibri/colibri.ini, colibri.ini beside a model, or any file for "
+            "--config; later "
+            "wins. `colibri config list` shows the values in force and where they come from, `colibri config check "
+            "FILE` reads a "
             "file, and colibri.ini(5) describes the syntax.");
     for (int i = 0; i < CLB_SET_COUNT; i++) {
         const clb_setting_info s = clb_setting_get((enum clb_setting)i);
@@ -96,7 +99,8 @@ static int check(const char *path, bool beside_model, clb_error *err)
     clb_config *config = NULL;
     int n = 0;
     CLB_TRY(clb_config_create(&config, err));
-    const int rc = beside_model ? clb_config_load_untrusted(config, path, err) : clb_config_load_file(config, path, err);
+    const int rc =
+        beside_model ? clb_config_load_untrusted(config, path, err) : clb_config_load_file(config, path, err);
     for (int i = 0; i < CLB_SET_COUNT; i++)
         n += clb_config_is_set(config, (enum clb_setting)i);
     const size_t n_params = clb_config_param_count(config);
@@ -148,15 +152,19 @@ static int run(clb_args *args, clb_error *err)
 const clb_command clb_command_config = {
     .name = "config",
     .summary = "show settings and check INI files",
-    .usage = "colibri config [list] [flags]\ncolibri config get KEY [flags]\ncolibri config check FILE [--beside-model]\n"
-             "colibri config template",
+    .usage =
+        "colibri config [list] [flags]\ncolibri config get KEY [flags]\ncolibri config check FILE [--beside-model]\n"
+        "colibri config template",
     .description =
-        "Settings come from, later wins: the defaults, the system's colibri.ini, the user's, the one beside the model, --config FILE, "
+        "Settings come from, later wins: the defaults, the system's colibri.ini, the user's, the one beside the model, "
+        "--config FILE, "
         "COLIBRI_* variables, then flags and --set. colibri.ini(5) describes the files.\n"
         "\n"
-        "'list' shows every setting with its value, where the value comes from, and what it means. 'get' prints one value. "
+        "'list' shows every setting with its value, where the value comes from, and what it means. 'get' prints one "
+        "value. "
         "'check' reads an INI file as --config would and reports the first mistake; parameters in sections like "
-        "[expert-policy.NAME] are checked in full only when the plugin is used. 'template' prints a file with every setting "
+        "[expert-policy.NAME] are checked in full only when the plugin is used. 'template' prints a file with every "
+        "setting "
         "commented out.",
     .examples = "colibri config list --threads 4   # every setting, as 'colibri ... --threads 4' sees it\n"
                 "colibri config get memory.max-memory   # one value, for scripts\n"

@@ -136,8 +136,8 @@ static void settings(FILE *out, const clb_command *command, unsigned width)
 static void exit_codes(FILE *out, unsigned width)
 {
     fputs("\nExit codes:\n", out);
-#define EXIT_LINE(name, value, exit_code, text) \
-    fprintf(out, "  %3d  ", exit_code);         \
+#define EXIT_LINE(name, value, exit_code, text)                                                                        \
+    fprintf(out, "  %3d  ", exit_code);                                                                                \
     wrap(out, text, strlen(text), 7, 7, width);
     COLIBRI_STATUS_MAP(EXIT_LINE)
 #undef EXIT_LINE
@@ -197,10 +197,12 @@ void clb_help_overview(FILE *out)
     fputs("\nFlags:\n", out);
     entry(out, "-h, --help", "show this overview", width);
     entry(out, "    --version", "show the version", width);
-    entry(out, "    --man [PAGE]", "print a man page (roff): a command's name, colibri.ini, or nothing for colibri(1)", width);
+    entry(out, "    --man [PAGE]", "print a man page (roff): a command's name, colibri.ini, or nothing for colibri(1)",
+          width);
     entry(out, "    --completion bash", "print the completion script", width);
-    static const char last[] = "Settings come from colibri.ini files, COLIBRI_* variables and flags; 'colibri config list' shows "
-                               "them all.";
+    static const char last[] =
+        "Settings come from colibri.ini files, COLIBRI_* variables and flags; 'colibri config list' shows "
+        "them all.";
     putc('\n', out);
     wrap(out, last, sizeof last - 1, 0, 0, width);
     exit_codes(out, width);

@@ -1,4 +1,5 @@
-/* What a user reads: help, man pages, completion. All of it is made from the commands' structs and the settings table. */
+/* What a user reads: help, man pages, completion. All of it is made from the commands' structs and the settings table.
+ */
 #ifndef CLB_TOOLS_HELP_H
 #define CLB_TOOLS_HELP_H
 
@@ -16,10 +17,11 @@ void clb_man_ini(FILE *out); /* colibri.ini(5) */
 
 void clb_completion_bash(FILE *out);
 
-/* [section] key = value ; origin, for every setting the command takes (NULL: all). Values of settings can be read back. */
+/* [section] key = value ; origin, for every setting the command takes (NULL: all). Values of settings can be read back.
+ */
 void clb_print_config(FILE *out, const clb_config *config, const clb_command *command);
 void clb_print_setting(FILE *out, const clb_config *config, const clb_setting_info *info); /* one line of it */
-void clb_print_params(FILE *out, const clb_config *config, const clb_command *command); /* the last part of it */
+void clb_print_params(FILE *out, const clb_config *config, const clb_command *command);    /* the last part of it */
 int clb_print_config_json(FILE *out, const clb_config *config, const clb_command *command, clb_error *err);
 
 /* "   # " splits one line of clb_command.examples: returns the comment ("" if none) and the length of the command. */

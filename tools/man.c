@@ -197,8 +197,8 @@ static void settings(FILE *out, const clb_command *command)
 static void exit_status(FILE *out)
 {
     fputs(".SH EXIT STATUS\n", out);
-#define EXIT_LINE(name, value, exit_code, meaning)   \
-    fprintf(out, ".TP\n.B %d\n", exit_code);         \
+#define EXIT_LINE(name, value, exit_code, meaning)                                                                     \
+    fprintf(out, ".TP\n.B %d\n", exit_code);                                                                           \
     text(out, meaning);
     COLIBRI_STATUS_MAP(EXIT_LINE)
 #undef EXIT_LINE
@@ -251,15 +251,18 @@ void clb_man_command(FILE *out, const clb_command *command)
 void clb_man_overview(FILE *out)
 {
     title(out, "colibri", "1", "run Mixture-of-Experts language models bigger than memory");
-    fputs(".SH SYNOPSIS\n.nf\n\\fBcolibri\\fR \\fICOMMAND\\fR [flags] [arguments]\n\\fBcolibri\\fR \\fICOMMAND\\fR \\fB\\-\\-help\\fR\n.fi\n"
+    fputs(".SH SYNOPSIS\n.nf\n\\fBcolibri\\fR \\fICOMMAND\\fR [flags] [arguments]\n\\fBcolibri\\fR \\fICOMMAND\\fR "
+          "\\fB\\-\\-help\\fR\n.fi\n"
           ".SH DESCRIPTION\n",
           out);
-    paragraphs(out, "Colibri runs language models on ordinary CPUs. The experts of a Mixture-of-Experts model that do not fit in "
-                    "memory stay on the drive and are brought in when a token needs them. Kernels, quantization formats, expert "
-                    "policies and KV strategies are plugins, chosen when it starts.\n"
-                    "\n"
-                    "An error is one line on stderr: \"colibri COMMAND: message\". Nothing is ignored silently: an unknown or "
-                    "inapplicable flag, key or variable is an error that names the nearest valid one.\n");
+    paragraphs(
+        out,
+        "Colibri runs language models on ordinary CPUs. The experts of a Mixture-of-Experts model that do not fit in "
+        "memory stay on the drive and are brought in when a token needs them. Kernels, quantization formats, expert "
+        "policies and KV strategies are plugins, chosen when it starts.\n"
+        "\n"
+        "An error is one line on stderr: \"colibri COMMAND: message\". Nothing is ignored silently: an unknown or "
+        "inapplicable flag, key or variable is an error that names the nearest valid one.\n");
     fputs(".SH COMMANDS\n", out);
     for (size_t i = 0; clb_commands[i]; i++) {
         fputs(".TP\n\\fBcolibri\\-", out);
@@ -267,15 +270,19 @@ void clb_man_overview(FILE *out)
         fputs("(1)\n", out);
         text(out, clb_commands[i]->summary);
     }
-    fputs(".SH OPTIONS\n.TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nshow the commands\n.TP\n\\fB\\-\\-version\\fR\nshow the version\n"
+    fputs(".SH OPTIONS\n.TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nshow the commands\n.TP\n\\fB\\-\\-version\\fR\nshow the "
+          "version\n"
           ".TP\n\\fB\\-\\-man\\fR [\\fIPAGE\\fR]\nprint a man page: of a command, of colibri.ini, or this one\n"
           ".TP\n\\fB\\-\\-completion bash\\fR\nprint the completion script\n"
           ".PP\nEvery command has these:\n",
           out);
     flags(out, clb_common_flags);
     fputs(".SH ENVIRONMENT\n", out);
-    text(out, "COLIBRI_KEY sets the setting with the flag --key; colibri.ini(5) lists them. COLIBRI_PLUGIN_PATH adds plugin folders. "
-              "No other variable may start with COLIBRI_, except COLIBRI_TEST_ and COLIBRI_TINY_ (the project's own tests).");
+    text(
+        out,
+        "COLIBRI_KEY sets the setting with the flag --key; colibri.ini(5) lists them. COLIBRI_PLUGIN_PATH adds plugin "
+        "folders. "
+        "No other variable may start with COLIBRI_, except COLIBRI_TEST_ and COLIBRI_TINY_ (the project's own tests).");
     exit_status(out);
     fputs(".SH SEE ALSO\n", out);
     for (size_t i = 0; clb_commands[i]; i++)
@@ -296,28 +303,35 @@ void clb_man_ini(FILE *out)
           ".PP\nLater wins; environment, then flags and \\fB\\-\\-set\\fR, win over all files.\n"
           ".SH SYNTAX\n",
           out);
-    paragraphs(out,
-               "Text in UTF-8, with or without a byte order mark: [section] lines and key = value lines (key: value too), one each "
-               "to a line. Blanks around names and values do not count. A line whose first character is ';' or '#' is a comment; "
-               "so is the rest of a line from a ';' that follows a blank. A value may stand in double quotes, which keeps its outer "
-               "blanks and allows '#'; there is no escape character.\n"
-               "\n"
-               "    [memory]\n"
-               "    max-memory = 24G   ; everything together\n"
-               "\n"
-               "Keys and sections are lower case. An unknown one, a key given twice in one file, and a value of the wrong type are "
-               "errors with file and line. '~' and '$HOME' are not expanded. Sizes are bytes, or a number with K, M, G, T (or KiB, "
-               "MiB...: powers of 1024) or KB, MB... (powers of 1000).\n");
+    paragraphs(out, "Text in UTF-8, with or without a byte order mark: [section] lines and key = value lines (key: "
+                    "value too), one each "
+                    "to a line. Blanks around names and values do not count. A line whose first character is ';' or "
+                    "'#' is a comment; "
+                    "so is the rest of a line from a ';' that follows a blank. A value may stand in double quotes, "
+                    "which keeps its outer "
+                    "blanks and allows '#'; there is no escape character.\n"
+                    "\n"
+                    "    [memory]\n"
+                    "    max-memory = 24G   ; everything together\n"
+                    "\n"
+                    "Keys and sections are lower case. An unknown one, a key given twice in one file, and a value of "
+                    "the wrong type are "
+                    "errors with file and line. '~' and '$HOME' are not expanded. Sizes are bytes, or a number with K, "
+                    "M, G, T (or KiB, "
+                    "MiB...: powers of 1024) or KB, MB... (powers of 1000).\n");
     fputs(".SH TRUST\n", out);
-    paragraphs(out,
-               "A file that every user may write is refused. The file beside a model may come with a download: it may set the "
-               "sections model, memory, cpu, store, kv, sampling and run, except paths, and parameters of plugins. Anything else "
-               "in it, such as a plugin folder or permission for inexact kernels, is an error.\n");
+    paragraphs(
+        out,
+        "A file that every user may write is refused. The file beside a model may come with a download: it may set the "
+        "sections model, memory, cpu, store, kv, sampling and run, except paths, and parameters of plugins. Anything "
+        "else "
+        "in it, such as a plugin folder or permission for inexact kernels, is an error.\n");
     fputs(".SH PARAMETERS OF PLUGINS\n", out);
-    paragraphs(out,
-               "Sections [expert-policy.NAME], [kv-strategy.NAME] and [predictor.NAME] hold the parameters of one plugin "
-               "component; 'colibri plugins list' shows names and parameters. They are checked when the component is used. The "
-               "settings that choose a component take parameters too, as NAME:key=value,key=value.\n");
+    paragraphs(
+        out, "Sections [expert-policy.NAME], [kv-strategy.NAME] and [predictor.NAME] hold the parameters of one plugin "
+             "component; 'colibri plugins list' shows names and parameters. They are checked when the component is "
+             "used. The "
+             "settings that choose a component take parameters too, as NAME:key=value,key=value.\n");
     fputs(".SH SETTINGS\n", out);
     settings(out, NULL);
     fputs(".SH SEE ALSO\n.BR colibri (1),\n.BR colibri\\-config (1)\n", out);

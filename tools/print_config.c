@@ -12,7 +12,8 @@ static bool applies(const clb_command *command, enum clb_setting id)
 static bool param_applies(const clb_command *command, const char *kind)
 {
     const enum clb_setting id = clb_param_selector(kind);
-    return id == CLB_SET_COUNT ? !command || clb_command_takes(command, CLB_SET_store_expert_policy) : applies(command, id);
+    return id == CLB_SET_COUNT ? !command || clb_command_takes(command, CLB_SET_store_expert_policy)
+                               : applies(command, id);
 }
 
 /* Quotes where the INI syntax needs them. */
@@ -121,8 +122,8 @@ int clb_print_config_json(FILE *out, const clb_config *config, const clb_command
         const char *kind, *name, *key, *value, *origin;
         clb_config_param_at(config, i, &kind, &name, &key, &value, &origin);
         if (param_applies(command, kind))
-            json_array_append_new(params, json_pack("{s:s, s:s, s:s, s:s, s:s}", "kind", kind, "name", name, "key", key, "value",
-                                                    value, "origin", origin));
+            json_array_append_new(params, json_pack("{s:s, s:s, s:s, s:s, s:s}", "kind", kind, "name", name, "key", key,
+                                                    "value", value, "origin", origin));
     }
     json_object_set_new(root, "settings", list);
     json_object_set_new(root, "parameters", params);

@@ -29,26 +29,30 @@ void clb_config_destroy(clb_config *config);
 
 /* A failed load leaves the values read before the failure: destroy the config, or go on knowing that.
  *
- * One INI file, as named by the user. Missing: NOT_FOUND; writable by everybody: USAGE; not INI: FORMAT; unknown section
- * or key, wrong value, key given twice: USAGE. `origin` in messages and --print-config is "path:line". */
+ * One INI file, as named by the user. Missing: NOT_FOUND; writable by everybody: USAGE; not INI: FORMAT; unknown
+ * section or key, wrong value, key given twice: USAGE. `origin` in messages and --print-config is "path:line". */
 int clb_config_load_file(clb_config *config, const char *path, clb_error *err);
-/* The default files that exist: /etc, user, beside `model` (may be NULL). World-writable ones are refused. The one beside
- * the model came with a download: it may tune (model, memory, cpu, store, kv, sampling, run), but not name files, load code or
- * open anything. */
+/* The default files that exist: /etc, user, beside `model` (may be NULL). World-writable ones are refused. The one
+ * beside the model came with a download: it may tune (model, memory, cpu, store, kv, sampling, run), but not name
+ * files, load code or open anything. */
 int clb_config_load_defaults(clb_config *config, const char *model, clb_error *err);
 /* A file judged as one beside a model, wherever it is. */
 int clb_config_load_untrusted(clb_config *config, const char *path, clb_error *err);
-/* The path of a default file, present or not: 0 system, 1 user ("" without HOME), 2 beside `model`. Into out; returns out. */
+/* The path of a default file, present or not: 0 system, 1 user ("" without HOME), 2 beside `model`. Into out; returns
+ * out. */
 char *clb_config_default_path(int which, const char *model, char *out, size_t n);
 /* INI text from memory; `name` stands for the path; untrusted: as beside a model. */
-int clb_config_load_text(clb_config *config, const char *text, size_t n, const char *name, bool untrusted, clb_error *err);
-/* COLIBRI_<KEY>. Any other COLIBRI_* is an error, except COLIBRI_PLUGIN_PATH, COLIBRI_TEST_* and COLIBRI_TINY_*. Ignored
- * altogether in a privileged (setuid) process. */
+int clb_config_load_text(clb_config *config, const char *text, size_t n, const char *name, bool untrusted,
+                         clb_error *err);
+/* COLIBRI_<KEY>. Any other COLIBRI_* is an error, except COLIBRI_PLUGIN_PATH, COLIBRI_TEST_* and COLIBRI_TINY_*.
+ * Ignored altogether in a privileged (setuid) process. */
 int clb_config_load_env(clb_config *config, clb_error *err);
 /* "section.key=value" or "key=value" where the key is unique; "expert-policy.NAME.parameter=value" and so on. */
 int clb_config_set(clb_config *config, const char *assignment, const char *origin, clb_error *err);
-/* One setting; messages start with `origin`. Origins that start with "--" are the command line, which may give a thing once. */
-int clb_config_set_value(clb_config *config, enum clb_setting id, const char *value, const char *origin, clb_error *err);
+/* One setting; messages start with `origin`. Origins that start with "--" are the command line, which may give a thing
+ * once. */
+int clb_config_set_value(clb_config *config, enum clb_setting id, const char *value, const char *origin,
+                         clb_error *err);
 
 /* Typed reads; asking with the wrong type is a bug (assert). Lists are split at ':' (paths) or ',' (ids). */
 const char *clb_config_str(const clb_config *config, enum clb_setting id); /* never NULL; "" if unset */
@@ -60,12 +64,12 @@ bool clb_config_is_set(const clb_config *config, enum clb_setting id); /* by any
 const char *clb_config_origin(const clb_config *config, enum clb_setting id);
 const char *clb_config_text(const clb_config *config, enum clb_setting id); /* any type, as it was written */
 
-/* Parameters of a policy or strategy: section "<kind>.<name>" of the INI (e.g. [expert-policy.lfu] decay = 0.99), checked against
- * the plugin's declaration; out[n]. Unknown keys and values out of range are errors. */
+/* Parameters of a policy or strategy: section "<kind>.<name>" of the INI (e.g. [expert-policy.lfu] decay = 0.99),
+ * checked against the plugin's declaration; out[n]. Unknown keys and values out of range are errors. */
 int clb_config_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
                       uint32_t n, double *out, clb_error *err);
-/* A setting that picks a component (expert-policy, kv-strategy, predictor) also takes "NAME:key=value,key=value": NAME becomes
- * its value, the rest parameters of this component. All parameters given so far, in order of first mention: */
+/* A setting that picks a component (expert-policy, kv-strategy, predictor) also takes "NAME:key=value,key=value": NAME
+ * becomes its value, the rest parameters of this component. All parameters given so far, in order of first mention: */
 size_t clb_config_param_count(const clb_config *config);
 void clb_config_param_at(const clb_config *config, size_t i, const char **kind, const char **name, const char **key,
                          const char **value, const char **origin);

@@ -38,7 +38,7 @@ int clb_config_load_env(clb_config *config, clb_error *err)
     if (getauxval(AT_SECURE))
         return COLIBRI_OK;
     for (char *const *e = environ; e && *e; e++) {
-        if (strncmp(*e, "COLIBRI_", 8))
+        if (strncmp(*e, "COLIBRI_", 8) != 0)
             continue;
         const char *equals = strchr(*e, '=');
         char name[128];

@@ -61,9 +61,10 @@ static int on_entry(void *ctx, const char *section, const char *key, const char 
         }
         const clb_setting_info info = clb_setting_get(id);
         if (l->untrusted && !model_may_set(&info))
-            rc = clb_fail(err, COLIBRI_E_USAGE,
-                          "not allowed in a file beside a model: a downloaded folder must not load code, relax checks or "
-                          "name files; put it into your own colibri.ini or pass this file with --config");
+            rc = clb_fail(
+                err, COLIBRI_E_USAGE,
+                "not allowed in a file beside a model: a downloaded folder must not load code, relax checks or "
+                "name files; put it into your own colibri.ini or pass this file with --config");
         else
             rc = clb_config_assign(l->config, id, value, origin, l->layer, line, err);
     }
@@ -73,7 +74,8 @@ static int on_entry(void *ctx, const char *section, const char *key, const char 
     return rc;
 }
 
-int clb_config_load_text(clb_config *config, const char *text, size_t n, const char *name, bool untrusted, clb_error *err)
+int clb_config_load_text(clb_config *config, const char *text, size_t n, const char *name, bool untrusted,
+                         clb_error *err)
 {
     loading l = {.config = config, .name = name, .layer = ++config->n_layers, .untrusted = untrusted};
     return clb_ini_parse(text, n, name, on_entry, &l, err);
@@ -91,7 +93,8 @@ static int read_all(int fd, const char *path, clb_buf *out, clb_error *err)
         if (!got)
             return COLIBRI_OK;
         if (out->n + (size_t)got > FILE_MAX_BYTES)
-            return clb_fail(err, COLIBRI_E_LIMIT, "%s is larger than %zu bytes: not a settings file", path, FILE_MAX_BYTES);
+            return clb_fail(err, COLIBRI_E_LIMIT, "%s is larger than %zu bytes: not a settings file", path,
+                            FILE_MAX_BYTES);
         CLB_TRY(clb_buf_append(out, piece, (size_t)got, err));
     }
 }

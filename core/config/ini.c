@@ -1,7 +1,7 @@
-/* inih does the grammar; the reader in front of it adds what a strict parser owes its user and inih leaves out: it refuses NUL
- * bytes, control characters, over-long lines and text after "[section]" (inih drops or cuts them), removes indentation
- * (inih would join an indented key to the line before), counts lines (a build of inih may not hand them out) and keeps the
- * section's full name (inih keeps 49 bytes). */
+/* inih does the grammar; the reader in front of it adds what a strict parser owes its user and inih leaves out: it
+ * refuses NUL bytes, control characters, over-long lines and text after "[section]" (inih drops or cuts them), removes
+ * indentation (inih would join an indented key to the line before), counts lines (a build of inih may not hand them
+ * out) and keeps the section's full name (inih keeps 49 bytes). */
 #include "config/ini.h"
 
 #include <ini.h>
@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* inih's own limit is 200 bytes a line, on the stack. Debian's and Ubuntu's build (as of 55) takes it from these variables,
- * others fix it when inih is compiled: there the reader refuses longer lines, instead of having a value cut. Raising the limit
- * changes nothing for another user of inih in the same process but the length of the lines it may read. */
+/* inih's own limit is 200 bytes a line, on the stack. Debian's and Ubuntu's build (as of 55) takes it from these
+ * variables, others fix it when inih is compiled: there the reader refuses longer lines, instead of having a value cut.
+ * Raising the limit changes nothing for another user of inih in the same process but the length of the lines it may
+ * read. */
 extern int ini_max_line __attribute__((weak));
 extern int ini_initial_alloc __attribute__((weak));
 extern bool ini_use_stack __attribute__((weak));
@@ -109,8 +110,8 @@ static int next_line(reader *r)
     }
     /* inih's buffer holds the line, its end and a NUL. */
     if ((size_t)(r->cur_end - r->cur) > line_limit - 3)
-        return clb_fail(r->err, COLIBRI_E_LIMIT, "line of %zu bytes; at most %zu are read", (size_t)(r->cur_end - r->cur),
-                        line_limit - 3);
+        return clb_fail(r->err, COLIBRI_E_LIMIT, "line of %zu bytes; at most %zu are read",
+                        (size_t)(r->cur_end - r->cur), line_limit - 3);
     return r->cur < r->cur_end && *r->cur == '[' ? section_line(r) : COLIBRI_OK;
 }
 
@@ -152,7 +153,8 @@ static int unquote(reader *r, const char *key, const char *value, char **copy, c
         if (!close || close != value + n - 1)
             return clb_fail(r->err, COLIBRI_E_FORMAT,
                             "%.80s: a quoted value is \"...\" without '\"' inside; ';' after a blank starts a comment, "
-                            "even there", key);
+                            "even there",
+                            key);
         *copy = strndup(value + 1, n - 2);
         if (!*copy)
             return CLB_NOMEM(r->err, "reading an INI file");

@@ -15,7 +15,7 @@ typedef struct clb_config_param {
 
 struct clb_config {
     clb_value value[CLB_SET_COUNT];
-    char *origin[CLB_SET_COUNT];              /* NULL: default */
+    char *origin[CLB_SET_COUNT]; /* NULL: default */
     unsigned layer[CLB_SET_COUNT], line[CLB_SET_COUNT];
     clb_config_param *params;
     size_t n_params, cap_params;
@@ -31,6 +31,7 @@ int clb_config_assign(clb_config *config, enum clb_setting id, const char *text,
 int clb_config_assign_param(clb_config *config, const char *kind, const char *name, const char *key, const char *text,
                             const char *origin, unsigned layer, unsigned line, clb_error *err);
 /* The default files under other paths, for tests; each may be NULL. */
-int clb_config_load_from(clb_config *config, const char *sysconf_file, const char *user_file, const char *model, clb_error *err);
+int clb_config_load_from(clb_config *config, const char *sysconf_file, const char *user_file, const char *model,
+                         clb_error *err);
 
 #endif

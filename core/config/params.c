@@ -75,8 +75,8 @@ static int unknown_param(const clb_config_param *p, const struct colibri_param *
     if (!rc) {
         const long at = clb_nearest(p->key, names, n);
         if (at >= 0)
-            rc = clb_fail(err, COLIBRI_E_USAGE, "%s: %s '%.80s' has no parameter '%.80s'; did you mean '%s'?", p->origin,
-                          p->kind, p->name, p->key, names[at]);
+            rc = clb_fail(err, COLIBRI_E_USAGE, "%s: %s '%.80s' has no parameter '%.80s'; did you mean '%s'?",
+                          p->origin, p->kind, p->name, p->key, names[at]);
         else
             rc = clb_fail(err, COLIBRI_E_USAGE, "%s: %s '%.80s' has no parameter '%.80s'; it has: %.300s", p->origin,
                           p->kind, p->name, p->key, list.data);
@@ -93,10 +93,10 @@ int clb_config_params(const clb_config *config, const char *kind, const char *na
         out[i] = params[i].value;
     for (size_t k = 0; k < config->n_params; k++) {
         const clb_config_param *p = &config->params[k];
-        if (strcmp(p->kind, kind) || strcmp(p->name, name))
+        if (strcmp(p->kind, kind) != 0 || strcmp(p->name, name) != 0)
             continue;
         uint32_t i = 0;
-        while (i < n && strcmp(params[i].name, p->key))
+        while (i < n && strcmp(params[i].name, p->key) != 0)
             i++;
         if (i == n)
             return unknown_param(p, params, n, err);

@@ -5,24 +5,32 @@
 #include <string.h>
 
 typedef struct row {
+    const char *section, *key, *fallback, *alias, *value_name, *help;
+    double min, max;
     enum clb_setting_type type;
-    const char *section, *key, *fallback;
     bool flag;
     char short_name;
-    const char *alias;
-    double min, max;
-    const char *value_name, *help;
 } row;
 
-#define CLB_SETTING(section_, key_, type_, fallback_, flag_, short_, alias_, min_, max_, value_name_, help_) \
-    {CLB_TYPE_##type_, #section_, #key_, fallback_, (flag_) != 0, short_, alias_, min_, max_, value_name_, help_},
+#define CLB_SETTING(section_, key_, type_, fallback_, flag_, short_, alias_, min_, max_, value_name_, help_)           \
+    {.section = #section_,                                                                                             \
+     .key = #key_,                                                                                                     \
+     .type = CLB_TYPE_##type_,                                                                                         \
+     .fallback = fallback_,                                                                                            \
+     .flag = (flag_) != 0,                                                                                             \
+     .short_name = short_,                                                                                             \
+     .alias = alias_,                                                                                                  \
+     .min = min_,                                                                                                      \
+     .max = max_,                                                                                                      \
+     .value_name = value_name_,                                                                                        \
+     .help = help_},
 static const row table[CLB_SET_COUNT] = {
 #include "config/settings.def"
 };
 #undef CLB_SETTING
 
-#define CLB_SETTING(section_, key_, ...)                                                                  \
-    _Static_assert(sizeof #section_ <= sizeof((clb_setting_info *)0)->section, "section name too long"); \
+#define CLB_SETTING(section_, key_, ...)                                                                               \
+    _Static_assert(sizeof #section_ <= sizeof((clb_setting_info *)0)->section, "section name too long");               \
     _Static_assert(sizeof #key_ <= sizeof((clb_setting_info *)0)->key, "key too long");
 #include "config/settings.def"
 #undef CLB_SETTING
@@ -41,9 +49,16 @@ static void ini_name(char *out, size_t n, const char *identifier)
 clb_setting_info clb_setting_get(enum clb_setting id)
 {
     const row *r = &table[id];
-    clb_setting_info info = {.id = id, .type = r->type, .fallback = r->fallback, .flag = r->flag,
-                             .short_name = r->short_name, .alias = r->alias, .min = r->min, .max = r->max,
-                             .value_name = r->value_name, .help = r->help};
+    clb_setting_info info = {.id = id,
+                             .type = r->type,
+                             .fallback = r->fallback,
+                             .flag = r->flag,
+                             .short_name = r->short_name,
+                             .alias = r->alias,
+                             .min = r->min,
+                             .max = r->max,
+                             .value_name = r->value_name,
+                             .help = r->help};
     ini_name(info.section, sizeof info.section, r->section);
     ini_name(info.key, sizeof info.key, r->key);
     if (r->flag) {
@@ -261,11 +276,13 @@ int clb_setting_find_in(const char *section, const char *key, enum clb_setting *
     }
     const long at = clb_nearest(key, names, n);
     if (at >= 0)
-        return clb_fail(err, COLIBRI_E_USAGE, "unknown key '%.80s' in [%s]; did you mean '%s'?", key, section, names[at]);
+        return clb_fail(err, COLIBRI_E_USAGE, "unknown key '%.80s' in [%s]; did you mean '%s'?", key, section,
+                        names[at]);
     char near[80];
     if (nearest_setting(key, false, near, sizeof near))
         return clb_fail(err, COLIBRI_E_USAGE, "unknown key '%.80s' in [%s]; did you mean '%s'?", key, section, near);
-    return clb_fail(err, COLIBRI_E_USAGE, "unknown key '%.80s' in [%s] ('colibri config list' shows all)", key, section);
+    return clb_fail(err, COLIBRI_E_USAGE, "unknown key '%.80s' in [%s] ('colibri config list' shows all)", key,
+                    section);
 }
 
 const char *clb_param_section(const char *section, const char **name)

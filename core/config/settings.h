@@ -27,9 +27,9 @@ typedef struct clb_setting_info {
     char env[48];              /* "COLIBRI_MAX_MEMORY"; "" for a setting without flag */
     const char *fallback;      /* the default, as text */
     bool flag;
-    char short_name;           /* 0: none */
-    const char *alias;         /* another long flag, or NULL */
-    double min, max;           /* 0,0: unchecked */
+    char short_name;   /* 0: none */
+    const char *alias; /* another long flag, or NULL */
+    double min, max;   /* 0,0: unchecked */
     const char *value_name, *help;
 } clb_setting_info;
 

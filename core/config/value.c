@@ -10,7 +10,7 @@
 #include <strings.h>
 
 /* Values in messages are cut: a 4 kB value must not push the rest of the line out. */
-#define SHOWN        "'%.60s%s'"
+#define SHOWN      "'%.60s%s'"
 #define SHOW(text) (text), strlen(text) > 60 ? "..." : ""
 
 int clb_parse_u64(const char *text, uint64_t *out, clb_error *err)
@@ -42,7 +42,7 @@ static bool size_unit(const char *unit, uint64_t *multiplier)
     if (!at)
         return false;
     const bool decimal = !strcasecmp(unit + 1, "b");
-    if (!decimal && unit[1] && strcasecmp(unit + 1, "ib"))
+    if (!decimal && unit[1] && strcasecmp(unit + 1, "ib") != 0)
         return false;
     *multiplier = 1;
     for (const char *p = prefixes; p <= at; p++)
@@ -60,8 +60,8 @@ int clb_parse_size(const char *text, uint64_t *out, clb_error *err)
     uint64_t multiplier = 0;
     if (!n_whole || (text[n_whole] == '.' && !n_fraction) || n_fraction > 9 || !size_unit(unit, &multiplier) ||
         (n_fraction && multiplier == 1))
-        return clb_fail(err, COLIBRI_E_USAGE, SHOWN " is not a size: write bytes or a number with K, M, G or T (512M, 1.5GiB)",
-                        SHOW(text));
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        SHOWN " is not a size: write bytes or a number with K, M, G or T (512M, 1.5GiB)", SHOW(text));
     uint64_t whole = 0;
     for (size_t i = 0; i < n_whole; i++) {
         const uint64_t digit = (uint64_t)(text[i] - '0');
@@ -138,7 +138,8 @@ static int parse_enum(const char *choices, const char *text, clb_error *err)
         names[n++] = p;
     const long at = clb_nearest(text, names, n);
     if (at >= 0)
-        return clb_fail(err, COLIBRI_E_USAGE, SHOWN " is none of %s; did you mean '%s'?", SHOW(text), choices, names[at]);
+        return clb_fail(err, COLIBRI_E_USAGE, SHOWN " is none of %s; did you mean '%s'?", SHOW(text), choices,
+                        names[at]);
     return clb_fail(err, COLIBRI_E_USAGE, SHOWN " is none of %s", SHOW(text), choices);
 }
 
@@ -193,7 +194,8 @@ static int parse_typed(const clb_setting_info *info, clb_value *v, clb_error *er
         const int rc = clb_parse_u64(v->text, &v->u, err);
         if (rc == COLIBRI_E_USAGE && err) {
             const clb_error why = *err;
-            return clb_fail(err, rc, "%.200s; allowed: %s", why.msg, clb_setting_allowed(info, allowed, sizeof allowed));
+            return clb_fail(err, rc, "%.200s; allowed: %s", why.msg,
+                            clb_setting_allowed(info, allowed, sizeof allowed));
         }
         CLB_TRY(rc);
         return check_range(info, (double)v->u, err);

@@ -1,5 +1,5 @@
-/* INI text, --set assignments and plugin parameters from hostile bytes. The first byte chooses: trusted or beside a model.
- * Seeds: tests/fuzz/corpus/config and examples/ini. */
+/* INI text, --set assignments and plugin parameters from hostile bytes. The first byte chooses: trusted or beside a
+ * model. Seeds: tests/fuzz/corpus/config and examples/ini. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Helpers of the unit tests: cmocka with the headers it needs, scratch folders, whole files, test data, repeatable random
- * numbers, skipping. A helper that fails ends the program with a message: a test must not go on with half its input. */
+/* Helpers of the unit tests: cmocka with the headers it needs, scratch folders, whole files, test data, repeatable
+ * random numbers, skipping. A helper that fails ends the program with a message: a test must not go on with half its
+ * input. */
 #ifndef CLB_TESTS_SUPPORT_H
 #define CLB_TESTS_SUPPORT_H
 
@@ -19,21 +20,21 @@
 #define TEST_EXAMPLE(rel) (COLIBRI_EXAMPLES "/" rel)
 
 /* assert_int_equal(expr, COLIBRI_OK) that prints err.msg on failure. */
-#define assert_ok(expr, err) \
-    do { \
-        const int test_rc_ = (expr); \
-        if (test_rc_ != COLIBRI_OK) \
-            fail_msg("%s: %s: %s", #expr, clb_status_name(test_rc_), (err)->msg); \
+#define assert_ok(expr, err)                                                                                           \
+    do {                                                                                                               \
+        const int test_rc_ = (expr);                                                                                   \
+        if (test_rc_ != COLIBRI_OK)                                                                                    \
+            fail_msg("%s: %s: %s", #expr, clb_status_name(test_rc_), (err)->msg);                                      \
     } while (0)
 /* The status is `code` and the message contains `part`. */
-#define assert_fails(expr, err, status, part) \
-    do { \
-        const int test_rc_ = (expr); \
-        if (test_rc_ != (status)) \
-            fail_msg("%s: %s instead of %s (%s)", #expr, clb_status_name(test_rc_), clb_status_name(status), \
-                     test_rc_ ? (err)->msg : "no message"); \
-        if (!test_contains((err)->msg, (part))) \
-            fail_msg("%s: message \"%s\" lacks \"%s\"", #expr, (err)->msg, (part)); \
+#define assert_fails(expr, err, status, part)                                                                          \
+    do {                                                                                                               \
+        const int test_rc_ = (expr);                                                                                   \
+        if (test_rc_ != (status))                                                                                      \
+            fail_msg("%s: %s instead of %s (%s)", #expr, clb_status_name(test_rc_), clb_status_name(status),           \
+                     test_rc_ ? (err)->msg : "no message");                                                            \
+        if (!test_contains((err)->msg, (part)))                                                                        \
+            fail_msg("%s: message \"%s\" lacks \"%s\"", #expr, (err)->msg, (part));                                    \
     } while (0)
 
 bool test_contains(const char *text, const char *part);
@@ -60,9 +61,9 @@ typedef struct test_rand {
 } test_rand;
 
 uint64_t test_rand_u64(test_rand *rng);
-uint32_t test_rand_below(test_rand *rng, uint32_t n);          /* 0 .. n-1; n > 0 */
-double test_rand_f64(test_rand *rng);                          /* [0, 1) */
-float test_rand_f32(test_rand *rng, float min, float max);     /* [min, max) */
+uint32_t test_rand_below(test_rand *rng, uint32_t n);      /* 0 .. n-1; n > 0 */
+double test_rand_f64(test_rand *rng);                      /* [0, 1) */
+float test_rand_f32(test_rand *rng, float min, float max); /* [min, max) */
 void test_rand_bytes(test_rand *rng, void *out, size_t n);
 
 /* Says why and ends the program with 77, which CTest shows as skipped. Call it before the first test runs. */

@@ -30,7 +30,8 @@ static void refuse(const char *text, int status, const char *part)
     clb_error err = {0};
     const int rc = load(config, text, &err);
     if (rc != status || !test_contains(err.msg, part))
-        fail_msg("\"%s\": %s \"%s\", expected %s \"%s\"", text, clb_status_name(rc), err.msg, clb_status_name(status), part);
+        fail_msg("\"%s\": %s \"%s\", expected %s \"%s\"", text, clb_status_name(rc), err.msg, clb_status_name(status),
+                 part);
     if (strchr(err.msg, '\n'))
         fail_msg("\"%s\": message of several lines", text);
     clb_config_destroy(config);
@@ -142,12 +143,35 @@ static void sizes(void **state)
     static const struct {
         const char *text;
         uint64_t bytes;
-    } good[] = {{"0", 0},          {"4096", 4096},         {"8G", 8ull << 30},    {"512M", 512ull << 20},
-                {"1.5GiB", 3ull << 29}, {"2k", 2048},      {"2KB", 2000},         {"1.25 MB", 1250000},
-                {"3T", 3ull << 40}, {"7b", 7},             {"16383P", 16383ull << 50},
-                {"18446744073709551615", UINT64_MAX},      {"0.000000001G", 1}};
-    static const char *const bad[] = {"", "G", "1.5", "1.G", ".5G", "-1", "+1", "1e9", "8 GX", "8GiBs", "16384P",
-                                      "18446744073709551616", "1.0000000000G", "0x10", "8G 8G", "80%"};
+    } good[] = {{"0", 0},
+                {"4096", 4096},
+                {"8G", 8ull << 30},
+                {"512M", 512ull << 20},
+                {"1.5GiB", 3ull << 29},
+                {"2k", 2048},
+                {"2KB", 2000},
+                {"1.25 MB", 1250000},
+                {"3T", 3ull << 40},
+                {"7b", 7},
+                {"16383P", 16383ull << 50},
+                {"18446744073709551615", UINT64_MAX},
+                {"0.000000001G", 1}};
+    static const char *const bad[] = {"",
+                                      "G",
+                                      "1.5",
+                                      "1.G",
+                                      ".5G",
+                                      "-1",
+                                      "+1",
+                                      "1e9",
+                                      "8 GX",
+                                      "8GiBs",
+                                      "16384P",
+                                      "18446744073709551616",
+                                      "1.0000000000G",
+                                      "0x10",
+                                      "8G 8G",
+                                      "80%"};
     clb_error err;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         uint64_t v = 1;
@@ -170,7 +194,8 @@ static void numbers(void **state)
     bool b = false;
     assert_ok(clb_parse_u64("18446744073709551615", &u, &err), &err);
     assert_true(u == UINT64_MAX);
-    static const char *const no_u64[] = {"", "-1", "+1", " 1", "1 ", "0x1", "1.0", "18446744073709551616", "99999999999999999999999"};
+    static const char *const no_u64[] = {
+        "", "-1", "+1", " 1", "1 ", "0x1", "1.0", "18446744073709551616", "99999999999999999999999"};
     for (size_t i = 0; i < sizeof no_u64 / sizeof *no_u64; i++)
         assert_int_equal(clb_parse_u64(no_u64[i], &u, &err), COLIBRI_E_USAGE);
     assert_ok(clb_parse_f64("-2.5e-3", &f, &err), &err);
@@ -192,13 +217,15 @@ static void numbers(void **state)
 static void mistakes_are_located_and_explained(void **state)
 {
     (void)state;
-    refuse("[cpu]\nthread = 4\n", COLIBRI_E_USAGE, "test.ini:2: unknown key 'thread' in [cpu]; did you mean 'threads'?");
+    refuse("[cpu]\nthread = 4\n", COLIBRI_E_USAGE,
+           "test.ini:2: unknown key 'thread' in [cpu]; did you mean 'threads'?");
     refuse("[memroy]\n", COLIBRI_E_USAGE, "test.ini:1: unknown section [memroy]; did you mean [memory]?");
     refuse("[expert-polcy.lfu]\n", COLIBRI_E_USAGE, "did you mean [expert-policy.NAME]?");
     refuse("[zzzzzzzzzz]\n", COLIBRI_E_USAGE, "test.ini:1: unknown section [zzzzzzzzzz]");
     refuse("[memory]\nthreads = 4\n", COLIBRI_E_USAGE, "it belongs to [cpu]");
     refuse("[cpu]\nTHREADS = 4\n", COLIBRI_E_USAGE, "did you mean 'threads'?");
-    refuse("[cpu]\nthreads = 4x\n", COLIBRI_E_USAGE, "test.ini:2: cpu.threads: '4x' is not a whole number; allowed: 0 to 1024");
+    refuse("[cpu]\nthreads = 4x\n", COLIBRI_E_USAGE,
+           "test.ini:2: cpu.threads: '4x' is not a whole number; allowed: 0 to 1024");
     refuse("[cpu]\nthreads =\n", COLIBRI_E_USAGE, "'' is not a whole number");
     refuse("[cpu]\nthreads = 1025\n", COLIBRI_E_USAGE, "1025 is out of range; allowed: 0 to 1024");
     refuse("[cpu]\nthreads = -1\n", COLIBRI_E_USAGE, "not a whole number");
@@ -214,7 +241,8 @@ static void mistakes_are_located_and_explained(void **state)
     refuse("[plugins]\nprefer = a,\n", COLIBRI_E_USAGE, "empty item");
     refuse("[cpu]\nthreads = 1\n[model]\n[cpu]\nthreads = 2\n", COLIBRI_E_USAGE,
            "test.ini:5: cpu.threads: given twice, first in line 2");
-    refuse("[expert-policy.lfu]\ndecay = 1\ndecay = 1\n", COLIBRI_E_USAGE, "test.ini:3: expert-policy.lfu.decay: given twice, first in line 2");
+    refuse("[expert-policy.lfu]\ndecay = 1\ndecay = 1\n", COLIBRI_E_USAGE,
+           "test.ini:3: expert-policy.lfu.decay: given twice, first in line 2");
     refuse("[expert-policy.lfu]\ndecay = abc\n", COLIBRI_E_USAGE, "'abc' is not a number");
     refuse("[store]\nexpert-policy =\n", COLIBRI_E_USAGE, "no name");
     refuse("[store]\nexpert-policy = lfu:decay\n", COLIBRI_E_USAGE, "'decay' is not key=value");
@@ -240,8 +268,8 @@ static void syntax_errors(void **state)
     refuse("[cpu]\rmask = x\n", COLIBRI_E_FORMAT, "control character 0x0d");
     clb_config *config = fresh();
     clb_error err = {0};
-    assert_fails(clb_config_load_text(config, "[cpu]\nmask = a\0b\n", 17, "test.ini", false, &err), &err, COLIBRI_E_FORMAT,
-                 "test.ini:2: NUL byte");
+    assert_fails(clb_config_load_text(config, "[cpu]\nmask = a\0b\n", 17, "test.ini", false, &err), &err,
+                 COLIBRI_E_FORMAT, "test.ini:2: NUL byte");
     assert_ok(clb_config_load_text(config, "", 0, "empty.ini", false, &err), &err);
     assert_ok(load(config, "[cpu]", &err), &err);
     assert_ok(load(config, "[cpu]\nmask = \"\"\nthreads=2", &err), &err);
@@ -311,7 +339,10 @@ static void parameters(void **state)
     double out[2];
     assert_ok(clb_config_params(config, "expert-policy", "lfu", params, 2, out, &err), &err);
     assert_true(out[0] == 0.5 && out[1] == 64);
-    assert_ok(load(config, "[expert-policy.lfu]\ndecay = 0.25\n[expert-policy.arc]\nwindow = 2\n[kv-strategy.lfu]\ndecay = 1\n", &err), &err);
+    assert_ok(load(config,
+                   "[expert-policy.lfu]\ndecay = 0.25\n[expert-policy.arc]\nwindow = 2\n[kv-strategy.lfu]\ndecay = 1\n",
+                   &err),
+              &err);
     assert_ok(clb_config_params(config, "expert-policy", "lfu", params, 2, out, &err), &err);
     assert_true(out[0] == 0.25 && out[1] == 64);
     assert_ok(clb_config_set(config, "expert-policy.lfu.window=100", "--set", &err), &err);
@@ -326,8 +357,12 @@ static void parameters(void **state)
     assert_ok(clb_config_set(config, "expert-policy.mru.windw=7", "--set", &err), &err);
     assert_fails(clb_config_params(config, "expert-policy", "mru", params, 2, out, &err), &err, COLIBRI_E_USAGE,
                  "--set: expert-policy 'mru' has no parameter 'windw'; did you mean 'window'?");
-    assert_fails(clb_config_params(config, "expert-policy", "mru", NULL, 0, out, &err), &err, COLIBRI_E_USAGE, "takes no parameters");
-    assert_ok(load(config, "[expert-policy.a]\nwindow = 0\n[expert-policy.b]\nwindow = 1.5\n[expert-policy.c]\nzzzzzzzz = 1", &err), &err);
+    assert_fails(clb_config_params(config, "expert-policy", "mru", NULL, 0, out, &err), &err, COLIBRI_E_USAGE,
+                 "takes no parameters");
+    assert_ok(load(config,
+                   "[expert-policy.a]\nwindow = 0\n[expert-policy.b]\nwindow = 1.5\n[expert-policy.c]\nzzzzzzzz = 1",
+                   &err),
+              &err);
     assert_fails(clb_config_params(config, "expert-policy", "a", params, 2, out, &err), &err, COLIBRI_E_USAGE,
                  "test.ini:2: expert-policy.a.window: 0 is out of range; allowed: 1 to 1000");
     assert_fails(clb_config_params(config, "expert-policy", "b", params, 2, out, &err), &err, COLIBRI_E_USAGE,
@@ -336,12 +371,14 @@ static void parameters(void **state)
                  "it has: decay, window");
 
     /* NAME:key=value */
-    assert_ok(clb_config_set_value(config, CLB_SET_store_expert_policy, "gdsf:decay=0.75,window=3", "--expert-policy", &err), &err);
+    assert_ok(
+        clb_config_set_value(config, CLB_SET_store_expert_policy, "gdsf:decay=0.75,window=3", "--expert-policy", &err),
+        &err);
     assert_string_equal(clb_config_str(config, CLB_SET_store_expert_policy), "gdsf");
     assert_ok(clb_config_params(config, "expert-policy", "gdsf", params, 2, out, &err), &err);
     assert_true(out[0] == 0.75 && out[1] == 3);
-    assert_fails(clb_config_set_value(config, CLB_SET_kv_kv_strategy, "w:window=1,window=2", "--kv-strategy", &err), &err, COLIBRI_E_USAGE,
-                 "--kv-strategy: w:window: given twice");
+    assert_fails(clb_config_set_value(config, CLB_SET_kv_kv_strategy, "w:window=1,window=2", "--kv-strategy", &err),
+                 &err, COLIBRI_E_USAGE, "--kv-strategy: w:window: given twice");
     const size_t n = clb_config_param_count(config);
     const char *kind, *name, *key, *value, *origin;
     assert_true(n > 2);
@@ -365,15 +402,21 @@ static void assignments(void **state)
     assert_string_equal(clb_config_origin(config, CLB_SET_cpu_threads), "api");
     assert_ok(clb_config_set(config, "path=/a=b", "--set", &err), &err);
     assert_string_equal(clb_config_text(config, CLB_SET_plugins_path), "/a=b");
-    assert_fails(clb_config_set(config, "threads", "--set", &err), &err, COLIBRI_E_USAGE, "--set 'threads': write section.key=value");
+    assert_fails(clb_config_set(config, "threads", "--set", &err), &err, COLIBRI_E_USAGE,
+                 "--set 'threads': write section.key=value");
     assert_fails(clb_config_set(config, "=4", "--set", &err), &err, COLIBRI_E_USAGE, "write section.key=value");
-    assert_fails(clb_config_set(config, "cpu.thread=4", "--set", &err), &err, COLIBRI_E_USAGE, "did you mean 'cpu.threads'?");
-    assert_fails(clb_config_set(config, "memory.threads=4", "--set", &err), &err, COLIBRI_E_USAGE, "did you mean 'cpu.threads'?");
-    assert_fails(clb_config_set(config, "max_memory=4", "--set", &err), &err, COLIBRI_E_USAGE, "did you mean 'memory.max-memory'?");
-    assert_fails(clb_config_set(config, "expert-policy.lfu=4", "--set", &err), &err, COLIBRI_E_USAGE, "unknown setting");
+    assert_fails(clb_config_set(config, "cpu.thread=4", "--set", &err), &err, COLIBRI_E_USAGE,
+                 "did you mean 'cpu.threads'?");
+    assert_fails(clb_config_set(config, "memory.threads=4", "--set", &err), &err, COLIBRI_E_USAGE,
+                 "did you mean 'cpu.threads'?");
+    assert_fails(clb_config_set(config, "max_memory=4", "--set", &err), &err, COLIBRI_E_USAGE,
+                 "did you mean 'memory.max-memory'?");
+    assert_fails(clb_config_set(config, "expert-policy.lfu=4", "--set", &err), &err, COLIBRI_E_USAGE,
+                 "unknown setting");
     assert_fails(clb_config_set(config, "model=a\nb", "--set", &err), &err, COLIBRI_E_USAGE, "control character 0x0a");
     assert_ok(clb_config_set_value(config, CLB_SET_cpu_threads, "6", "--threads", &err), &err);
-    assert_fails(clb_config_set(config, "cpu.threads=6", "--set", &err), &err, COLIBRI_E_USAGE, "--set cpu.threads: already given by --threads");
+    assert_fails(clb_config_set(config, "cpu.threads=6", "--set", &err), &err, COLIBRI_E_USAGE,
+                 "--set cpu.threads: already given by --threads");
     /* A failed assignment leaves the old value. */
     assert_int_not_equal(clb_config_set(config, "cpu.threads=x", "api", &err), COLIBRI_OK);
     assert_int_equal(clb_config_u64(config, CLB_SET_cpu_threads), 6);
@@ -385,15 +428,18 @@ static void layers_and_origins(void **state)
     (void)state;
     test_dir dir;
     test_dir_create(&dir);
-    char sys[PATH_MAX], user[PATH_MAX], beside[PATH_MAX], model[PATH_MAX], extra[PATH_MAX], absent[PATH_MAX], want[PATH_MAX + 8];
+    char sys[PATH_MAX], user[PATH_MAX], beside[PATH_MAX], model[PATH_MAX], extra[PATH_MAX], absent[PATH_MAX],
+        want[PATH_MAX + 8];
     test_dir_file(&dir, "sys.ini", sys);
     test_dir_file(&dir, "user.ini", user);
     test_dir_file(&dir, "colibri.ini", beside);
     test_dir_file(&dir, "m.gguf", model);
     test_dir_file(&dir, "extra.ini", extra);
     test_dir_file(&dir, "absent.ini", absent);
-    test_write_text(sys, "[model]\nctx = 1\nbatch = 1\n[cpu]\nthreads = 1\n[sampling]\ntop-k = 1\nseed = 1\n[run]\npredict = 1\n");
-    test_write_text(user, "[model]\nbatch = 2\n[cpu]\nthreads = 2\n[sampling]\ntop-k = 2\nseed = 2\n[run]\npredict = 2\n");
+    test_write_text(
+        sys, "[model]\nctx = 1\nbatch = 1\n[cpu]\nthreads = 1\n[sampling]\ntop-k = 1\nseed = 1\n[run]\npredict = 1\n");
+    test_write_text(user,
+                    "[model]\nbatch = 2\n[cpu]\nthreads = 2\n[sampling]\ntop-k = 2\nseed = 2\n[run]\npredict = 2\n");
     test_write_text(beside, "[cpu]\nthreads = 3\n[sampling]\ntop-k = 3\nseed = 3\n[run]\npredict = 3\n");
     test_write_text(extra, "[sampling]\ntop-k = 4\nseed = 4\n[run]\npredict = 4\n");
     clb_config *config = fresh();
@@ -438,11 +484,13 @@ static void files_that_are_not_believed(void **state)
     clb_error err = {0};
 
     /* A downloaded folder must not load code, relax checks, name files or reach settings nobody has thought about. */
-    static const char *const forbidden[] = {"[plugins]\npath = /tmp/x\n", "[plugins]\nprefer = a\n", "[plugins]\ndeny = a\n",
-                                            "[kernels]\nallow-inexact = yes\n", "[model]\nmodel = /etc/passwd\n"};
+    static const char *const forbidden[] = {"[plugins]\npath = /tmp/x\n", "[plugins]\nprefer = a\n",
+                                            "[plugins]\ndeny = a\n", "[kernels]\nallow-inexact = yes\n",
+                                            "[model]\nmodel = /etc/passwd\n"};
     for (size_t i = 0; i < sizeof forbidden / sizeof *forbidden; i++) {
         test_write_text(path, forbidden[i]);
-        assert_fails(clb_config_load_from(config, NULL, NULL, model, &err), &err, COLIBRI_E_USAGE, "not allowed in a file beside a model");
+        assert_fails(clb_config_load_from(config, NULL, NULL, model, &err), &err, COLIBRI_E_USAGE,
+                     "not allowed in a file beside a model");
         assert_true(test_contains(err.msg, "colibri.ini:2: "));
         assert_ok(clb_config_load_file(config, path, &err), &err);
         assert_ok(clb_config_load_from(config, NULL, path, NULL, &err), &err);
@@ -504,8 +552,9 @@ static void environment(void **state)
     }
     clb_config *config = fresh();
     clb_error err = {0};
-    assert_int_equal(setenv("COLIBRI_TEST_ANY", "1", 1) | setenv("COLIBRI_TINY_X", "1", 1) | setenv("COLIBRI_PLUGIN_PATH", "/p", 1) |
-                         setenv("COLIBRI_MAX_MEMORY", "2G", 1) | setenv("COLIBRI", "x", 1),
+    assert_int_equal(setenv("COLIBRI_TEST_ANY", "1", 1) | setenv("COLIBRI_TINY_X", "1", 1) |
+                         setenv("COLIBRI_PLUGIN_PATH", "/p", 1) | setenv("COLIBRI_MAX_MEMORY", "2G", 1) |
+                         setenv("COLIBRI", "x", 1),
                      0);
     assert_ok(clb_config_load_env(config, &err), &err);
     assert_int_equal(clb_config_u64(config, CLB_SET_memory_max_memory), 2ull << 30);

@@ -1,5 +1,5 @@
-/* The frame of the executable: a command's own flags and values, progress on stderr, log lines. The sources of tools/ belong to
- * no library, so they are compiled in here. */
+/* The frame of the executable: a command's own flags and values, progress on stderr, log lines. The sources of tools/
+ * belong to no library, so they are compiled in here. */
 #include "support.h"
 
 #include "../../tools/args.c"
@@ -37,7 +37,9 @@ static void flags_of_a_command(void **state)
     clb_args args;
     clb_error err = {0};
     assert_ok(parse(&args, &command,
-                    WORDS("one", "--tag", "a", "-jv", "--stop=x", "-o", "-", "--tag=b=c", "-S", "-y", "--tag=", "--", "--two"), &err),
+                    WORDS("one", "--tag", "a", "-jv", "--stop=x", "-o", "-", "--tag=b=c", "-S", "-y", "--tag=", "--",
+                          "--two"),
+                    &err),
               &err);
     const char *const *tags, *const *stops, *const *words;
     assert_int_equal(clb_args_values(&args, "tag", &tags), 3);
@@ -68,8 +70,8 @@ static void levels(void **state)
     static const struct {
         const char *flag;
         int level;
-    } cases[] = {{"--", COLIBRI_LOG_WARN}, {"-v", COLIBRI_LOG_INFO}, {"-vv", COLIBRI_LOG_DEBUG}, {"-vvvv", COLIBRI_LOG_DEBUG},
-                 {"-q", COLIBRI_LOG_ERROR}, {"-qq", COLIBRI_LOG_ERROR}};
+    } cases[] = {{"--", COLIBRI_LOG_WARN},     {"-v", COLIBRI_LOG_INFO},  {"-vv", COLIBRI_LOG_DEBUG},
+                 {"-vvvv", COLIBRI_LOG_DEBUG}, {"-q", COLIBRI_LOG_ERROR}, {"-qq", COLIBRI_LOG_ERROR}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_ok(parse(&args, &bare, WORDS((char *)cases[i].flag), &err), &err);
         assert_int_equal(clb_args_level(&args), cases[i].level);
@@ -104,12 +106,15 @@ static void wrong_command_lines(void **state)
         {&bare, {"--threads", "2"}, "--threads does not apply to 'bare'"},
         {&bare, {"--hepl"}, "did you mean '--help'?"},
         {&bare, {"-vq"}, "exclude each other"},
-        {&bare, {"--xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}, "unknown flag"},
+        {&bare,
+         {"--xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"},
+         "unknown flag"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         clb_args args;
         clb_error err = {0};
-        assert_fails(parse(&args, bad[i].command, (char *const *)bad[i].words, &err), &err, COLIBRI_E_USAGE, bad[i].part);
+        assert_fails(parse(&args, bad[i].command, (char *const *)bad[i].words, &err), &err, COLIBRI_E_USAGE,
+                     bad[i].part);
         clb_args_free(&args);
     }
     /* Any number of words, and help stops the reading. */
@@ -269,8 +274,8 @@ int main(void)
             unsetenv(info.env);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flags_of_a_command),        cmocka_unit_test(levels),
-        cmocka_unit_test(wrong_command_lines),       cmocka_unit_test(settings_that_do_not_apply),
+        cmocka_unit_test(flags_of_a_command),          cmocka_unit_test(levels),
+        cmocka_unit_test(wrong_command_lines),         cmocka_unit_test(settings_that_do_not_apply),
         cmocka_unit_test(progress_without_a_terminal), cmocka_unit_test(progress_on_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

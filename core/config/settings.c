@@ -16,14 +16,14 @@ typedef struct row {
     {.section = #section_,                                                                                             \
      .key = #key_,                                                                                                     \
      .type = CLB_TYPE_##type_,                                                                                         \
-     .fallback = fallback_,                                                                                            \
+     .fallback = (fallback_),                                                                                          \
      .flag = (flag_) != 0,                                                                                             \
-     .short_name = short_,                                                                                             \
-     .alias = alias_,                                                                                                  \
-     .min = min_,                                                                                                      \
-     .max = max_,                                                                                                      \
-     .value_name = value_name_,                                                                                        \
-     .help = help_},
+     .short_name = (short_),                                                                                           \
+     .alias = (alias_),                                                                                                \
+     .min = (min_),                                                                                                    \
+     .max = (max_),                                                                                                    \
+     .value_name = (value_name_),                                                                                      \
+     .help = (help_)},
 static const row table[CLB_SET_COUNT] = {
 #include "config/settings.def"
 };

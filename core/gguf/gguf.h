@@ -32,6 +32,10 @@ enum clb_gguf_vtype {
     CLB_GGUF_F64 = 12
 };
 
+const char *clb_gguf_vtype_name(uint32_t type); /* "u32"; "unknown" above F64 */
+/* Bytes of a scalar type; 0 for STRING, ARRAY and unknown. */
+unsigned clb_gguf_vtype_size(uint32_t type);
+
 typedef struct clb_gguf_value {
     enum clb_gguf_vtype type;
     union {

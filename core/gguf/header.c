@@ -325,10 +325,11 @@ static int parse_prefix(scan *s, clb_gguf_shard *shard, uint64_t tensors_allowed
     CLB_TRY(take_u64(s, "the key count", &shard->n_keys));
     const uint64_t left = s->src->size - s->pos;
     if (shard->n_tensors > left / MIN_TENSOR_RECORD)
-        return bad(s, COLIBRI_E_FORMAT, 8, "%llu tensors do not fit into the remaining %llu bytes",
+        return bad(s, COLIBRI_E_FORMAT, 8,
+                   "%llu tensors do not fit into the remaining %llu bytes (incomplete download?)",
                    (unsigned long long)shard->n_tensors, (unsigned long long)left);
     if (shard->n_keys > left / MIN_KEY_RECORD)
-        return bad(s, COLIBRI_E_FORMAT, 16, "%llu keys do not fit into the remaining %llu bytes",
+        return bad(s, COLIBRI_E_FORMAT, 16, "%llu keys do not fit into the remaining %llu bytes (incomplete download?)",
                    (unsigned long long)shard->n_keys, (unsigned long long)left);
     if (shard->n_tensors > tensors_allowed)
         return bad(s, COLIBRI_E_LIMIT, 8, "%llu tensors, at most %u are read", (unsigned long long)shard->n_tensors,

@@ -77,9 +77,6 @@ int clb_gguf_place_tensors(const clb_gguf *g, const clb_gguf_shard *shard, clb_g
                            clb_error *err);
 
 bool clb_gguf_vtype_known(uint32_t type);
-const char *clb_gguf_vtype_name(uint32_t type);
-/* Bytes of a scalar type; 0 for STRING, ARRAY and unknown. */
-unsigned clb_gguf_vtype_size(uint32_t type);
 
 /* A path for messages: its end, if it is long, so that the reason stays visible. */
 const char *clb_gguf_short_path(const char *path, char buf[304]);

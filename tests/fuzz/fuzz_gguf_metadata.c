@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/internal.h"
 #include "gguf/writer.h"
 
 #define REQUIRE(cond)                                                                                                  \

@@ -2,11 +2,13 @@
 by that package to compare with.
 
 Needs: pip install gguf numpy
-Run:   python3 make_gguf_vectors.py OUTDIR          writes all.gguf and split-0000N-of-00003.gguf
+Run:   python3 make_gguf_vectors.py OUTDIR          writes all.gguf, odd.gguf and split-0000N-of-00003.gguf
        python3 make_gguf_vectors.py --read FILE     prints every key, value and tensor as the package reads them
 
 all.gguf has every value type at its extremes, arrays of each, nested arrays, an alignment of 64 and tensors of one to
-four dimensions; test_gguf.c reads it value by value and test_gguf_writer.c makes the same bytes.
+four dimensions; test_gguf.c reads it value by value and test_gguf_writer.c makes the same bytes. odd.gguf has what
+`colibri inspect` must survive: terminal escapes, bytes that are not UTF-8, per-layer arrays, one tensor per expert, a
+tensor type that does not exist.
 """
 import hashlib
 import pathlib
@@ -52,6 +54,36 @@ def write_all(path):
     finish(w)
 
 
+def write_odd(path):
+    w = gguf.GGUFWriter(path, "odd")
+    w.add_key_value("general.name", b"\x1b]0;title\x07\x1b[2J evil \xff", T.STRING)
+    w.add_key_value("odd.caf\u00e9", b"\xc3\xa9\xc3", T.STRING)
+    w.add_key_value("odd.nan", float("nan"), T.FLOAT64)
+    w.add_key_value("odd.third", 1 / 3, T.FLOAT64)
+    w.add_key_value("odd.max", 2**64 - 1, T.UINT64)
+    w.add_string("odd.long", "\u00e4" * 150)
+    w.add_array("odd.many", list(range(100)))
+    w.add_uint32("odd.block_count", 2)
+    w.add_array("odd.attention.head_count", [8, 4])
+    w.add_uint32("odd.embedding_length", 32)
+    w.add_uint32("odd.expert_count", 2)
+    w.add_uint32("odd.expert_used_count", 1)
+    w.add_uint32("odd.expert_shared_count", 1)
+    zeros = lambda *shape: np.zeros(shape, dtype=np.float32)
+    w.add_tensor("token_embd.weight", zeros(10, 32))
+    w.add_tensor("output_norm.weight", zeros(32))
+    for layer in range(2):
+        b = f"blk.{layer}."
+        w.add_tensor(b + "attn_q.weight", zeros(32, 32))
+        w.add_tensor(b + "ffn_gate_inp.weight", zeros(2, 32))
+        w.add_tensor(b + "ffn_up_shexp.weight", zeros(16, 32))
+        for e in range(2):
+            w.add_tensor(b + f"ffn_up.{e}.weight", zeros(16 << layer, 32))
+    w.add_tensor("blk.1.ffn_up.weight", zeros(16, 32))
+    w.add_tensor("mystery\x1b[31m", np.zeros(48, dtype=np.int8), raw_dtype=77)
+    finish(w)
+
+
 def write_split(folder):
     w = gguf.GGUFWriter(folder / "split.gguf", "test", split_max_tensors=2)
     w.add_name("split model")
@@ -82,4 +114,5 @@ if sys.argv[1] == "--read":
 else:
     out = pathlib.Path(sys.argv[1])
     write_all(out / "all.gguf")
+    write_odd(out / "odd.gguf")
     write_split(out)

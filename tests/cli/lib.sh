@@ -2,6 +2,7 @@
 # gives the exit code. The caller's settings are kept out.
 set -u
 : "${COLIBRI:?path of the executable}" "${SOURCE_DIR:?}" "${BINARY_DIR:?}"
+"$COLIBRI" --version >/dev/null || { echo "$COLIBRI does not run: build it first"; exit 1; }
 for variable in $(compgen -e | grep '^COLIBRI_'); do unset "$variable"; done
 WORK=$(mktemp -d) || exit 1
 trap 'rm -rf "$WORK"' EXIT

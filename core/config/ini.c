@@ -169,8 +169,14 @@ static int unquote(reader *r, const char *key, const char *value, char **copy, c
     return COLIBRI_OK;
 }
 
+#if INI_HANDLER_LINENO /* a choice of whoever built inih */
+static int on_entry(void *user, const char *section, const char *key, const char *value, int line)
+{
+    (void)line;
+#else
 static int on_entry(void *user, const char *section, const char *key, const char *value)
 {
+#endif
     (void)section; /* at most 49 bytes of it */
     reader *r = user;
     if (r->rc)

@@ -107,32 +107,32 @@ CLB_INLINE void clb_matmul256(const struct colibri_matmul_args *a, const struct 
 }
 
 /* dequantize_, dot_, matmul_ and act_<type>() of the format interface, from row_<type>() and <type>_fields. */
-#define CLB_DEFINE_BLOCK256(type, n_sub, has_min)                                                              \
-    static void dequantize_##type(const void *blocks, float *out, size_t n)                                    \
-    {                                                                                                          \
-        clb_dequantize256(blocks, out, n, sizeof(struct colibri_##type), n_sub, has_min, row_##type);          \
-    }                                                                                                          \
-    static float dot_##type(const void *row, const void *act, size_t n_cols)                                   \
-    {                                                                                                          \
-        return clb_dot256(row, act, n_cols, sizeof(struct colibri_##type), n_sub, has_min, row_##type);        \
-    }                                                                                                          \
-    static void matmul_##type(const struct colibri_matmul_args *args)                                          \
-    {                                                                                                          \
-        clb_matmul256(args, type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]),                   \
-                      sizeof(struct colibri_##type), n_sub, has_min, row_##type);                              \
-    }                                                                                                          \
-    static void act_##type(const float *x, void *act, size_t n)                                                \
-    {                                                                                                          \
-        colibri_act_q8x256_row(x, act, n);                                                                     \
+#define CLB_DEFINE_BLOCK256(type, n_sub, has_min)                                                                      \
+    static void dequantize_##type(const void *blocks, float *out, size_t n)                                            \
+    {                                                                                                                  \
+        clb_dequantize256(blocks, out, n, sizeof(struct colibri_##type), n_sub, has_min, row_##type);                  \
+    }                                                                                                                  \
+    static float dot_##type(const void *row, const void *act, size_t n_cols)                                           \
+    {                                                                                                                  \
+        return clb_dot256(row, act, n_cols, sizeof(struct colibri_##type), n_sub, has_min, row_##type);                \
+    }                                                                                                                  \
+    static void matmul_##type(const struct colibri_matmul_args *args)                                                  \
+    {                                                                                                                  \
+        clb_matmul256(args, type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]),                           \
+                      sizeof(struct colibri_##type), n_sub, has_min, row_##type);                                      \
+    }                                                                                                                  \
+    static void act_##type(const float *x, void *act, size_t n)                                                        \
+    {                                                                                                                  \
+        colibri_act_q8x256_row(x, act, n);                                                                             \
     }
 
-#define CLB_FORMAT256(type, id, text)                                                                          \
-    {                                                                                                          \
-        .struct_size = sizeof(struct colibri_format), .gguf_type = id, .name = text, .block_elems = 256,       \
-        .block_bytes = sizeof(struct colibri_##type), .layout = COLIBRI_LAYOUT_X16, .act_block_elems = 256,    \
-        .act_block_bytes = sizeof(struct colibri_act_q8x256), .act = COLIBRI_ACT_Q8X256,                       \
-        .dequantize = dequantize_##type, .pack = pack_##type,                     \
-        .unpack = unpack_##type, .quantize_act = act_##type, .dot = dot_##type, .matmul = matmul_##type,       \
+#define CLB_FORMAT256(type, id, text)                                                                                  \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_format), .gguf_type = id, .name = text, .block_elems = 256,               \
+        .block_bytes = sizeof(struct colibri_##type), .layout = COLIBRI_LAYOUT_X16, .act_block_elems = 256,            \
+        .act_block_bytes = sizeof(struct colibri_act_q8x256), .act = COLIBRI_ACT_Q8X256,                               \
+        .dequantize = dequantize_##type, .quantize = quantize_##type, .pack = pack_##type, .unpack = unpack_##type,    \
+        .quantize_act = act_##type, .dot = dot_##type, .matmul = matmul_##type,                                        \
     }
 
 #endif

@@ -84,32 +84,32 @@ CLB_INLINE void clb_matmul32(const struct colibri_matmul_args *a, const struct c
 }
 
 /* dequantize_, dot_, matmul_ and act_ <type>() of the format interface, from row_<type>() and <type>_fields. */
-#define CLB_DEFINE_BLOCK32(type, has_min)                                                            \
-    static void dequantize_##type(const void *blocks, float *out, size_t n)                          \
-    {                                                                                                \
-        clb_dequantize32(blocks, out, n, sizeof(struct colibri_##type), has_min, row_##type);        \
-    }                                                                                                \
-    static float dot_##type(const void *row, const void *act, size_t n_cols)                         \
-    {                                                                                                \
-        return clb_dot32(row, act, n_cols, sizeof(struct colibri_##type), has_min, row_##type);      \
-    }                                                                                                \
-    static void matmul_##type(const struct colibri_matmul_args *args)                                \
-    {                                                                                                \
-        clb_matmul32(args, type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]),                \
-                     sizeof(struct colibri_##type), has_min, row_##type);                    \
-    }                                                                                                \
-    static void act_##type(const float *x, void *act, size_t n)                                      \
-    {                                                                                                \
-        colibri_act_q8x32_row(x, act, n);                                                            \
+#define CLB_DEFINE_BLOCK32(type, has_min)                                                                              \
+    static void dequantize_##type(const void *blocks, float *out, size_t n)                                            \
+    {                                                                                                                  \
+        clb_dequantize32(blocks, out, n, sizeof(struct colibri_##type), has_min, row_##type);                          \
+    }                                                                                                                  \
+    static float dot_##type(const void *row, const void *act, size_t n_cols)                                           \
+    {                                                                                                                  \
+        return clb_dot32(row, act, n_cols, sizeof(struct colibri_##type), has_min, row_##type);                        \
+    }                                                                                                                  \
+    static void matmul_##type(const struct colibri_matmul_args *args)                                                  \
+    {                                                                                                                  \
+        clb_matmul32(args, type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]),                            \
+                     sizeof(struct colibri_##type), has_min, row_##type);                                              \
+    }                                                                                                                  \
+    static void act_##type(const float *x, void *act, size_t n)                                                        \
+    {                                                                                                                  \
+        colibri_act_q8x32_row(x, act, n);                                                                              \
     }
 
-#define CLB_FORMAT32(type, id, text)                                                                 \
-    {                                                                                                \
-        .struct_size = sizeof(struct colibri_format), .gguf_type = id, .name = text, .block_elems = 32, \
-        .block_bytes = sizeof(struct colibri_##type), .layout = COLIBRI_LAYOUT_X16, .act_block_elems = 32, \
-        .act_block_bytes = sizeof(struct colibri_act_q8x32), .act = COLIBRI_ACT_Q8X32,               \
-        .dequantize = dequantize_##type, .pack = pack_##type,           \
-        .unpack = unpack_##type, .quantize_act = act_##type, .dot = dot_##type, .matmul = matmul_##type, \
+#define CLB_FORMAT32(type, id, text)                                                                                   \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_format), .gguf_type = id, .name = text, .block_elems = 32,                \
+        .block_bytes = sizeof(struct colibri_##type), .layout = COLIBRI_LAYOUT_X16, .act_block_elems = 32,             \
+        .act_block_bytes = sizeof(struct colibri_act_q8x32), .act = COLIBRI_ACT_Q8X32,                                 \
+        .dequantize = dequantize_##type, .quantize = quantize_##type, .pack = pack_##type, .unpack = unpack_##type,    \
+        .quantize_act = act_##type, .dot = dot_##type, .matmul = matmul_##type,                                        \
     }
 
 #endif

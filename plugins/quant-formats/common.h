@@ -75,13 +75,13 @@ CLB_INLINE int32_t clb_idot(const int16_t *w, const int16_t *x, size_t n)
 }
 
 /* Defines the plugin of file <stem>.c with the component array `formats`. */
-#define CLB_FORMAT_PLUGIN(stem, formats, text)                                                                   \
-    static const void *get(const char *iface, uint32_t index)                                                    \
-    {                                                                                                            \
-        const size_t count = sizeof(formats) / sizeof((formats)[0]);                                             \
-        return strcmp(iface, COLIBRI_IFACE_FORMAT) == 0 && index < count ? &(formats)[index] : NULL;             \
-    }                                                                                                            \
-    COLIBRI_PLUGIN_DEFINE(colibri_format_##stem, NULL, get, .kinds = COLIBRI_KIND_FORMAT,                        \
+#define CLB_FORMAT_PLUGIN(stem, formats, text)                                                                         \
+    static const void *get(const char *iface, uint32_t index)                                                          \
+    {                                                                                                                  \
+        const size_t count = sizeof(formats) / sizeof((formats)[0]);                                                   \
+        return strcmp(iface, COLIBRI_IFACE_FORMAT) == 0 && index < count ? &(formats)[index] : NULL;                   \
+    }                                                                                                                  \
+    COLIBRI_PLUGIN_DEFINE(colibri_format_##stem, NULL, get, .kinds = COLIBRI_KIND_FORMAT,                              \
                           .id = "colibri.format." #stem, .version = "0.1.0", .summary = text, .license = "MIT")
 
 #endif

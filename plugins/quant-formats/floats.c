@@ -124,12 +124,12 @@ static void matmul_bf16(const struct colibri_matmul_args *args)
     matmul_rows(args, sizeof(uint16_t), dequantize_bf16);
 }
 
-#define FLOAT_FORMAT(type, id, text, bytes)                                                                       \
-    {                                                                                                             \
-        .struct_size = sizeof(struct colibri_format), .gguf_type = id, .name = text, .block_elems = 1,            \
-        .block_bytes = bytes, .layout = COLIBRI_LAYOUT_ROWS, .act_block_elems = 1, .act_block_bytes = 4,          \
-        .act = COLIBRI_ACT_F32, .dequantize = dequantize_##type, .quantize = quantize_##type,                     \
-        .quantize_act = act_f32, .dot = dot_##type, .matmul = matmul_##type,                                      \
+#define FLOAT_FORMAT(type, id, text, bytes)                                                                            \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_format), .gguf_type = id, .name = text, .block_elems = 1,                 \
+        .block_bytes = bytes, .layout = COLIBRI_LAYOUT_ROWS, .act_block_elems = 1, .act_block_bytes = 4,               \
+        .act = COLIBRI_ACT_F32, .dequantize = dequantize_##type, .quantize = quantize_##type, .quantize_act = act_f32, \
+        .dot = dot_##type, .matmul = matmul_##type,                                                                    \
     }
 
 static const struct colibri_format formats[] = {FLOAT_FORMAT(f32, COLIBRI_TYPE_F32, "F32", 4),

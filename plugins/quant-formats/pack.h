@@ -15,15 +15,15 @@ struct clb_field {
 };
 
 /* CLB_FIELD(q4_k, qs, q, 4): member `qs` of the row block, `q` of the packed block, in elements of 4 bytes. */
-#define CLB_FIELD(type, member, x16_member, elem)                                               \
-    {                                                                                           \
-        offsetof(struct colibri_##type, member), offsetof(struct colibri_x16_##type, x16_member), elem, \
-            sizeof(((struct colibri_##type *)0)->member) / (elem)                               \
+#define CLB_FIELD(type, member, x16_member, elem)                                                                      \
+    {                                                                                                                  \
+        offsetof(struct colibri_##type, member), offsetof(struct colibri_x16_##type, x16_member), elem,                \
+            sizeof(((struct colibri_##type *)0)->member) / (elem)                                                      \
     }
-#define CLB_FIELD_NIBBLES(type, member, x16_member)                                             \
-    {                                                                                           \
-        offsetof(struct colibri_##type, member), offsetof(struct colibri_x16_##type, x16_member), 0, \
-            sizeof(((struct colibri_##type *)0)->member) * 2                                    \
+#define CLB_FIELD_NIBBLES(type, member, x16_member)                                                                    \
+    {                                                                                                                  \
+        offsetof(struct colibri_##type, member), offsetof(struct colibri_x16_##type, x16_member), 0,                   \
+            sizeof(((struct colibri_##type *)0)->member) * 2                                                           \
     }
 
 CLB_INLINE void clb_pack_field(const unsigned char *row, size_t row_stride, uint32_t n_rows, unsigned char *group,
@@ -79,10 +79,18 @@ CLB_INLINE void clb_pack(const struct clb_field *fields, size_t n_fields, size_t
         for (size_t f = 0; f < n_fields; f++) {
             const struct clb_field *d = &fields[f];
             switch (d->size) {
-            case 0: clb_pack_nibbles(in + d->row, row_stride, n_rows, out + d->group, d->count); break;
-            case 1: clb_pack_field(in + d->row, row_stride, n_rows, out + d->group, 1, d->count); break;
-            case 2: clb_pack_field(in + d->row, row_stride, n_rows, out + d->group, 2, d->count); break;
-            default: clb_pack_field(in + d->row, row_stride, n_rows, out + d->group, 4, d->count); break;
+            case 0:
+                clb_pack_nibbles(in + d->row, row_stride, n_rows, out + d->group, d->count);
+                break;
+            case 1:
+                clb_pack_field(in + d->row, row_stride, n_rows, out + d->group, 1, d->count);
+                break;
+            case 2:
+                clb_pack_field(in + d->row, row_stride, n_rows, out + d->group, 2, d->count);
+                break;
+            default:
+                clb_pack_field(in + d->row, row_stride, n_rows, out + d->group, 4, d->count);
+                break;
             }
         }
     }
@@ -97,26 +105,34 @@ CLB_INLINE void clb_unpack(const struct clb_field *fields, size_t n_fields, size
         for (size_t f = 0; f < n_fields; f++) {
             const struct clb_field *d = &fields[f];
             switch (d->size) {
-            case 0: clb_unpack_nibbles(in + d->group, n_rows, out + d->row, row_stride, d->count); break;
-            case 1: clb_unpack_field(in + d->group, n_rows, out + d->row, row_stride, 1, d->count); break;
-            case 2: clb_unpack_field(in + d->group, n_rows, out + d->row, row_stride, 2, d->count); break;
-            default: clb_unpack_field(in + d->group, n_rows, out + d->row, row_stride, 4, d->count); break;
+            case 0:
+                clb_unpack_nibbles(in + d->group, n_rows, out + d->row, row_stride, d->count);
+                break;
+            case 1:
+                clb_unpack_field(in + d->group, n_rows, out + d->row, row_stride, 1, d->count);
+                break;
+            case 2:
+                clb_unpack_field(in + d->group, n_rows, out + d->row, row_stride, 2, d->count);
+                break;
+            default:
+                clb_unpack_field(in + d->group, n_rows, out + d->row, row_stride, 4, d->count);
+                break;
             }
         }
     }
 }
 
 /* pack_<type>() and unpack_<type>() of the format interface, from the array <type>_fields. */
-#define CLB_DEFINE_PACK(type, elems)                                                                                 \
-    static void pack_##type(const void *rows, size_t row_stride, uint32_t n_rows, uint32_t n_cols, void *group)      \
-    {                                                                                                                \
-        clb_pack(type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]), sizeof(struct colibri_##type),     \
-                 n_cols / (elems), rows, row_stride, n_rows, group);                                                 \
-    }                                                                                                                \
-    static void unpack_##type(const void *group, uint32_t n_rows, uint32_t n_cols, void *rows, size_t row_stride)    \
-    {                                                                                                                \
-        clb_unpack(type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]), sizeof(struct colibri_##type),   \
-                   n_cols / (elems), group, n_rows, rows, row_stride);                                               \
+#define CLB_DEFINE_PACK(type, elems)                                                                                   \
+    static void pack_##type(const void *rows, size_t row_stride, uint32_t n_rows, uint32_t n_cols, void *group)        \
+    {                                                                                                                  \
+        clb_pack(type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]), sizeof(struct colibri_##type),       \
+                 n_cols / (elems), rows, row_stride, n_rows, group);                                                   \
+    }                                                                                                                  \
+    static void unpack_##type(const void *group, uint32_t n_rows, uint32_t n_cols, void *rows, size_t row_stride)      \
+    {                                                                                                                  \
+        clb_unpack(type##_fields, sizeof(type##_fields) / sizeof(type##_fields[0]), sizeof(struct colibri_##type),     \
+                   n_cols / (elems), group, n_rows, rows, row_stride);                                                 \
     }
 
 #endif

@@ -1,5 +1,6 @@
 /* Q4_K: superblocks of 256 weights of 4 bits, 8 sub-blocks with 6-bit scales and minimums. */
 #include "block256.h"
+#include "fit256.h"
 #include "kscales.h"
 
 static const struct clb_field q4_k_fields[] = {CLB_FIELD(q4_k, d, d, 2), CLB_FIELD(q4_k, dmin, dmin, 2),
@@ -19,8 +20,21 @@ static inline void row_q4_k(const void *block, struct clb_row256 *out)
         }
 }
 
+static const struct clb_affine_levels q4_k_levels = {.hi = 15, .step = 0.2f, .low = -6, .high = 8};
+
+static inline void put_q4_k(const struct clb_affine256 *f, struct colibri_q4_k *out)
+{
+    out->d = f->d;
+    out->dmin = f->dmin;
+    clb_put_scales_mins(out->scales, f->sc, f->m);
+    for (size_t c = 0; c < 4; c++)
+        for (size_t i = 0; i < 32; i++)
+            out->qs[32 * c + i] = (uint8_t)((int)f->q[64 * c + i] | (int)f->q[64 * c + 32 + i] << 4);
+}
+
 CLB_DEFINE_PACK(q4_k, 256)
 CLB_DEFINE_BLOCK256(q4_k, 8, 1)
+CLB_DEFINE_QUANTIZE256(q4_k, affine256, 8, 63)
 
 static const struct colibri_format formats[] = {CLB_FORMAT256(q4_k, COLIBRI_TYPE_Q4_K, "Q4_K")};
 

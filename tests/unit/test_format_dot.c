@@ -3,7 +3,8 @@
 #include "test_format_util.h"
 
 /* The contract's float steps for one row of a packed group. */
-static float contract_dot(const struct colibri_format *f, const void *group, unsigned r, const void *act, unsigned n_cols)
+static float contract_dot(const struct colibri_format *f, const void *group, unsigned r, const void *act,
+                          unsigned n_cols)
 {
     float acc = 0.0f;
     for (unsigned c0 = 0; c0 < n_cols; c0 += f->block_elems) {
@@ -37,8 +38,8 @@ struct problem {
     uint32_t *index;
 };
 
-static void make_problem(struct problem *p, const struct colibri_format *f, uint32_t n_rows, uint32_t n_cols, uint32_t n_x,
-                         int tame, test_rand *rng)
+static void make_problem(struct problem *p, const struct colibri_format *f, uint32_t n_rows, uint32_t n_cols,
+                         uint32_t n_x, int tame, test_rand *rng)
 {
     *p = (struct problem){.f = f, .n_rows = n_rows, .n_cols = n_cols, .n_x = n_x, .n_act = n_x + 3};
     p->row_bytes = row_bytes_of(f, n_cols);
@@ -97,10 +98,19 @@ static void check_problem(const struct problem *p, int use_index, uint32_t g0, u
     for (size_t i = 0; i < n_y; i++)
         poison[i] = POISON;
     float *y = (float *)(void *)poison;
-    const struct colibri_matmul_args a = {.struct_size = sizeof a, .n_rows = p->n_rows, .n_cols = p->n_cols,
-                                          .n_x = p->n_x, .group_begin = g0, .group_end = g1, .w = p->w,
-                                          .group_stride = 16 * p->row_bytes, .x = p->x, .x_stride = p->x_stride,
-                                          .x_index = use_index ? p->index : NULL, .y = y, .y_stride = y_stride};
+    const struct colibri_matmul_args a = {.struct_size = sizeof a,
+                                          .n_rows = p->n_rows,
+                                          .n_cols = p->n_cols,
+                                          .n_x = p->n_x,
+                                          .group_begin = g0,
+                                          .group_end = g1,
+                                          .w = p->w,
+                                          .group_stride = 16 * p->row_bytes,
+                                          .x = p->x,
+                                          .x_stride = p->x_stride,
+                                          .x_index = use_index ? p->index : NULL,
+                                          .y = y,
+                                          .y_stride = y_stride};
     p->f->matmul(&a);
     for (size_t i = 0; i < n_y; i++) {
         const size_t row = i % y_stride, t = i / y_stride;

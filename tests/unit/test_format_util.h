@@ -56,10 +56,10 @@ static inline void tame_scales(const struct colibri_format *f, void *blocks, siz
     static const struct {
         uint32_t type;
         int d, dmin;
-    } at[] = {{COLIBRI_TYPE_Q4_0, 0, -1}, {COLIBRI_TYPE_Q4_1, 0, 2},    {COLIBRI_TYPE_Q5_0, 0, -1},
-              {COLIBRI_TYPE_Q5_1, 0, 2},  {COLIBRI_TYPE_Q8_0, 0, -1},   {COLIBRI_TYPE_IQ4_NL, 0, -1},
+    } at[] = {{COLIBRI_TYPE_Q4_0, 0, -1},  {COLIBRI_TYPE_Q4_1, 0, 2},    {COLIBRI_TYPE_Q5_0, 0, -1},
+              {COLIBRI_TYPE_Q5_1, 0, 2},   {COLIBRI_TYPE_Q8_0, 0, -1},   {COLIBRI_TYPE_IQ4_NL, 0, -1},
               {COLIBRI_TYPE_Q2_K, 80, 82}, {COLIBRI_TYPE_Q3_K, 108, -1}, {COLIBRI_TYPE_Q4_K, 0, 2},
-              {COLIBRI_TYPE_Q5_K, 0, 2},  {COLIBRI_TYPE_Q6_K, 208, -1}, {COLIBRI_TYPE_IQ4_XS, 0, -1}};
+              {COLIBRI_TYPE_Q5_K, 0, 2},   {COLIBRI_TYPE_Q6_K, 208, -1}, {COLIBRI_TYPE_IQ4_XS, 0, -1}};
     for (size_t b = 0; b < n_blocks; b++) {
         uint8_t *block = (uint8_t *)blocks + b * f->block_bytes;
         if (f->gguf_type == COLIBRI_TYPE_MXFP4)
@@ -74,7 +74,8 @@ static inline void tame_scales(const struct colibri_format *f, void *blocks, siz
             }
         if (f->layout == COLIBRI_LAYOUT_ROWS) {
             const float v = test_rand_f32(rng, -1.0f, 1.0f);
-            const uint16_t h = f->gguf_type == COLIBRI_TYPE_F16 ? colibri_f32_f16(v) : (uint16_t)(colibri_f32_bits(v) >> 16);
+            const uint16_t h =
+                f->gguf_type == COLIBRI_TYPE_F16 ? colibri_f32_f16(v) : (uint16_t)(colibri_f32_bits(v) >> 16);
             memcpy(block, f->block_bytes == 4 ? (const void *)&v : (const void *)&h, f->block_bytes);
         }
     }
@@ -171,7 +172,8 @@ static inline struct elem packed_elem(uint32_t type, const void *group, unsigned
         const uint32_t low = b->s[e.sub % 8 / 4][r] >> (8 * (e.sub % 4)) & 255;
         const uint32_t top = b->s[2][r] >> (8 * (e.sub % 4)) & 255;
         e.sc = bits_of(low, e.sub / 8 * 4, 4) + 16 * bits_of(top, e.sub / 4 * 2, 2) - 32;
-        e.q = bits_of(b->q[sc / 128][c / 4][at], sc % 128 / 32 * 2, 2) + 4 * bits_of(b->hmask[c / 4][at], sc / 32, 1) - 4;
+        e.q =
+            bits_of(b->q[sc / 128][c / 4][at], sc % 128 / 32 * 2, 2) + 4 * bits_of(b->hmask[c / 4][at], sc / 32, 1) - 4;
         break;
     }
     case COLIBRI_TYPE_Q4_K: {

@@ -25,8 +25,8 @@ static int check(const struct colibri_kv_strategy *s, clb_error *err)
     if (!COLIBRI_HAS(s, fork) || !s->name)
         return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy: its table is too short (struct_size %u) or has no name",
                         s->struct_size);
-    if (!s->create || !s->destroy || (s->n_params && !s->params))
-        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: create, destroy or the parameter table is missing",
+    if (!s->create || !s->destroy || !s->reset || (s->n_params && !s->params))
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: create, destroy, reset or the parameter table is missing",
                         s->name);
     if (s->flags & COLIBRI_KV_FLAG_KEEPS_ALL)
         return COLIBRI_OK;
@@ -179,8 +179,7 @@ void clb_kv_seq_reset(clb_kv_seq *seq)
 {
     cut(seq, 0);
     seq->evicted = seq->selections = seq->bad_answers = 0;
-    if (seq->strategy->reset)
-        seq->strategy->reset(seq->self);
+    seq->strategy->reset(seq->self);
 }
 
 int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err)

@@ -153,6 +153,7 @@ static struct colibri_kv_strategy make_strategy(void)
         .name = "test",
         .create = kv_rows_create,
         .destroy = free,
+        .reset = kv_rows_reset,
         .budget = setup.own_budget ? strategy_budget : NULL,
         .select = setup.by_score ? NULL : strategy_select,
         .score = setup.by_score ? strategy_score : NULL,

@@ -84,6 +84,7 @@ static struct colibri_kv_strategy base_strategy(void)
         .name = "liar",
         .create = kv_rows_create,
         .destroy = free,
+        .reset = kv_rows_reset,
         .select = lying_select,
     };
 }
@@ -320,6 +321,7 @@ static void refusals(void **state)
     REFUSED(s.triggers = 0, COLIBRI_E_PLUGIN, "trigger");
     REFUSED(s.triggers = COLIBRI_KV_AT_STEPS, COLIBRI_E_PLUGIN, "every_steps");
     REFUSED(s.create = NULL, COLIBRI_E_PLUGIN, "create");
+    REFUSED(s.reset = NULL, COLIBRI_E_PLUGIN, "reset");
     REFUSED(s.struct_size = 40, COLIBRI_E_PLUGIN, "struct_size 40");
     REFUSED(s.create = refusing_create, COLIBRI_E_USAGE, "liar: a budget of 1000 is too small");
     const struct colibri_param params[] = {{"a", 0, 9, 4, 1, "a"}, {"b", 0, 9, 0.5, 0, "b"}};

@@ -73,6 +73,7 @@ static void threads_share_nothing(void **state)
         .name = "test",
         .create = kv_rows_create,
         .destroy = free,
+        .reset = kv_rows_reset,
         .select = keep_newest,
     };
     const clb_kv_seq_options o = {.strategy = &strategy, .ctx = 1000, .budget = 100};

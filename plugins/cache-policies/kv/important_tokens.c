@@ -46,6 +46,12 @@ static void *create(const struct colibri_kv_config *config, char *why, size_t wh
     return self;
 }
 
+/* The host keeps the sums; nothing is remembered but the parameters. */
+static void reset(void *self)
+{
+    (void)self;
+}
+
 static void score(void *self, const struct colibri_kv_view *view, float *out)
 {
     const struct important *s = self;
@@ -75,6 +81,7 @@ static const struct colibri_kv_strategy strategy = {
     .params = params,
     .create = create,
     .destroy = free,
+    .reset = reset,
     .score = score,
 };
 

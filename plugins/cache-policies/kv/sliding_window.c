@@ -41,6 +41,12 @@ static void *create(const struct colibri_kv_config *config, char *why, size_t wh
     return s;
 }
 
+/* Nothing is remembered but the parameters. */
+static void reset(void *self)
+{
+    (void)self;
+}
+
 static uint32_t budget(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen)
 {
     const struct window *s = self;
@@ -74,6 +80,7 @@ static const struct colibri_kv_strategy strategy = {
     .params = params,
     .create = create,
     .destroy = free,
+    .reset = reset,
     .budget = budget,
     .select = select_positions,
 };

@@ -76,12 +76,18 @@ static inline void *kv_rows_create(const struct colibri_kv_config *config, char 
     return malloc(1);
 }
 
+static inline void kv_rows_reset(void *self)
+{
+    *(char *)self = 0;
+}
+
 static const struct colibri_kv_strategy kv_rows_full __attribute__((unused)) = {
     .struct_size = sizeof(struct colibri_kv_strategy),
     .flags = COLIBRI_KV_FLAG_KEEPS_ALL,
     .name = "test-full",
     .create = kv_rows_create,
     .destroy = free,
+    .reset = kv_rows_reset,
 };
 
 #endif

@@ -280,11 +280,12 @@ static void finds_every_one_of_many_names(void **state)
     const unsigned n = 1500;
     char name[32];
     put_head(&im, 3, n, n);
-    for (unsigned i = 0; i < n; i++) {
+    /* Downwards: "k.15" comes before "k.1", which must not be taken for it. */
+    for (unsigned i = n; i-- > 0;) {
         snprintf(name, sizeof name, "k.%u", i);
         put_key_u32(&im, name, i);
     }
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = n; i-- > 0;) {
         snprintf(name, sizeof name, "blk.%u", i);
         put_tensor_1d(&im, name, 1, COLIBRI_TYPE_F32, (uint64_t)i * 32);
     }
@@ -298,7 +299,7 @@ static void finds_every_one_of_many_names(void **state)
         assert_ok(clb_gguf_get_u32(o.g, name, &v, &o.err), &o.err);
         assert_int_equal(v, i);
         snprintf(name, sizeof name, "blk.%u", i);
-        assert_ptr_equal(clb_gguf_find_tensor(o.g, name), clb_gguf_tensor_at(o.g, i));
+        assert_ptr_equal(clb_gguf_find_tensor(o.g, name), clb_gguf_tensor_at(o.g, n - 1 - i));
     }
     assert_null(clb_gguf_find(o.g, "k.1500"));
     assert_null(clb_gguf_find_tensor(o.g, "k.0"));

@@ -179,6 +179,28 @@ static void replaces_and_removes_keys(void **state)
     clb_gguf_writer_free(w);
 }
 
+static void copies_the_model_not_its_files(void **state)
+{
+    (void)state;
+    clb_error err = {0};
+    clb_gguf *g;
+    clb_gguf_writer *w = new_writer();
+    assert_ok(clb_gguf_open(TEST_DATA("gguf/split-00001-of-00003.gguf"), NULL, NULL, &g, &err), &err);
+    assert_non_null(clb_gguf_find(g, "split.count"));
+    assert_ok(clb_gguf_writer_copy_keys(w, g, &err), &err);
+    clb_buf out = {0};
+    assert_ok(clb_gguf_writer_write_buf(w, &out, &err), &err);
+    opened o = open_bytes(out.data, out.n);
+    assert_ok(o.rc, &o.err);
+    assert_int_equal(clb_gguf_n_keys(o.g), 2);
+    assert_non_null(clb_gguf_find(o.g, "general.architecture"));
+    assert_non_null(clb_gguf_find(o.g, "general.name"));
+    close_opened(&o);
+    clb_buf_free(&out);
+    clb_gguf_writer_free(w);
+    clb_gguf_close(g);
+}
+
 static void aligns_tensors(void **state)
 {
     (void)state;
@@ -391,6 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_what_another_writer_writes),
         cmocka_unit_test(replaces_and_removes_keys),
+        cmocka_unit_test(copies_the_model_not_its_files),
         cmocka_unit_test(aligns_tensors),
         cmocka_unit_test(asks_for_large_tensors_piece_by_piece),
         cmocka_unit_test(refuses_what_the_reader_would_refuse),

@@ -166,6 +166,39 @@ static void leaves_nothing_behind(void **state)
     test_dir_remove(&dir);
 }
 
+static int somebody_else_writes(void *ctx, uint64_t offset, void *buf, size_t size, clb_error *err)
+{
+    (void)offset;
+    (void)err;
+    memset(buf, 1, size);
+    test_write_text(ctx, "theirs");
+    return COLIBRI_OK;
+}
+
+/* A file that appears while we write was not there when the caller said that nothing need be replaced. */
+static void keeps_a_file_that_appears_meanwhile(void **state)
+{
+    (void)state;
+    test_dir dir;
+    char path[PATH_MAX];
+    clb_error err = {0};
+    test_dir_create(&dir);
+    test_dir_file(&dir, "m.gguf", path);
+    clb_gguf_writer *w = small_writer("ours");
+    const clb_gguf_new_tensor t = {
+        .name = "late", .type = 24, .n_dims = 1, .ne = {8}, .produce = somebody_else_writes, .ctx = path};
+    assert_ok(clb_gguf_writer_add_tensor(w, &t, &err), &err);
+    assert_fails(clb_gguf_writer_write(w, path, 0, &err), &err, COLIBRI_E_IO, "File exists");
+    assert_int_equal(entries(&dir), 1);
+    char *text = test_read_file(path, NULL);
+    assert_string_equal(text, "theirs");
+    free(text);
+    assert_ok(clb_gguf_writer_write(w, path, CLB_GGUF_OVERWRITE, &err), &err);
+    assert_model(path, "ours");
+    clb_gguf_writer_free(w);
+    test_dir_remove(&dir);
+}
+
 static void writes_into_pipes(void **state)
 {
     (void)state;
@@ -191,9 +224,8 @@ static void writes_into_pipes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replaces_only_on_request),
-        cmocka_unit_test(reports_a_full_device),
-        cmocka_unit_test(leaves_nothing_behind),
+        cmocka_unit_test(replaces_only_on_request), cmocka_unit_test(reports_a_full_device),
+        cmocka_unit_test(leaves_nothing_behind),    cmocka_unit_test(keeps_a_file_that_appears_meanwhile),
         cmocka_unit_test(writes_into_pipes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

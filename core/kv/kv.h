@@ -56,6 +56,11 @@ void clb_kv_cache_destroy(clb_kv_cache *cache); /* all sequences must be gone */
 uint64_t clb_kv_cache_used_bytes(const clb_kv_cache *cache);
 uint64_t clb_kv_cache_peak_bytes(const clb_kv_cache *cache);
 
+/* What a plan must reserve for one sequence: clb_kv_bytes(layout, this many positions). Passes have at most max_rows rows;
+ * budget as in clb_kv_seq_options. */
+uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const struct colibri_kv_strategy *strategy, uint32_t ctx,
+                               uint32_t budget, uint32_t max_rows);
+
 typedef struct clb_kv_seq_options {
     const struct colibri_kv_strategy *strategy;
     const double *params;               /* in the strategy's order */

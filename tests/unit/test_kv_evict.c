@@ -7,7 +7,7 @@
 
 #include "support/kv_rows.h"
 
-enum { LAYERS = 3, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, K_DIM = 8, V_DIM = 16, PAGE = 16, MOST = 1200,
+enum { LAYERS = 3, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, K_DIM = 8, V_DIM = 16, PAGE = 16, MOST = 1200, MOST_ROWS = 60,
        ALL = LAYERS * KV_HEADS };
 #define AT(layer, head) ((layer) * KV_HEADS + (head))
 
@@ -32,6 +32,7 @@ static struct setup {
     uint8_t evictable[LAYERS];
     uint32_t triggers, every_steps, needs, budget;
     bool per_head, own_budget, keeps_fewer, by_score;
+    uint64_t most_bytes; /* of one sequence, as a plan would reserve */
     struct model *now; /* the model of the sequence that is being driven */
 } setup;
 
@@ -275,7 +276,7 @@ static void check_all(clb_kv_seq *seq, const struct model *m)
 static bool random_pass(clb_kv_seq *seq, struct model *m, test_rand *rng, uint64_t free_pages, uint32_t *steps)
 {
     const bool prefill = test_rand_below(rng, 4) == 0;
-    const uint32_t n = prefill ? 1 + test_rand_below(rng, 60) : 1 + test_rand_below(rng, 3);
+    const uint32_t n = prefill ? 1 + test_rand_below(rng, MOST_ROWS) : 1 + test_rand_below(rng, 3);
     const bool done = prefill && test_rand_below(rng, 2);
     struct model *saved = malloc(sizeof *saved);
     clb_error err;
@@ -308,6 +309,9 @@ static bool random_pass(clb_kv_seq *seq, struct model *m, test_rand *rng, uint64
         return false;
     }
     setup.now = m;
+    clb_kv_stats st;
+    clb_kv_seq_stats(seq, &st);
+    assert_true(st.bytes <= setup.most_bytes);
     kv_rows_write(seq, &setup.layout, m->tag, n);
     if (test_rand_below(rng, 6) == 0) { /* a pass that comes to nothing */
         observe(seq, m->tag ^ 77, n, NULL);
@@ -387,6 +391,8 @@ static void random_schedules(void **state)
                   &err);
         const struct colibri_kv_strategy strategy = make_strategy();
         const clb_kv_seq_options o = {.strategy = &strategy, .ctx = MOST - 64, .budget = setup.budget};
+        setup.most_bytes = clb_kv_bytes(
+            &setup.layout, clb_kv_most_positions(&setup.layout, &strategy, o.ctx, o.budget, MOST_ROWS));
         for (uint32_t i = 0; i < SEQS; i++) {
             model[i].tag = i + 1;
             assert_ok(clb_kv_seq_create(cache, &o, &seq[i], &err), &err);

@@ -75,13 +75,10 @@ static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
     return COLIBRI_OK;
 }
 
-/* Most positions that one (layer, head) can hold at once: the budget, what may pile up before a selection, and the rows
- * of a pass. */
+/* Most positions that one (layer, head) can hold at once. */
 static uint32_t most_positions(const clb_engine *e)
 {
-    if (e->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL)
-        return e->ctx;
-    return e->kv_budget + e->kv_layout.page_tokens + e->batch;
+    return (uint32_t)clb_kv_most_positions(&e->kv_layout, e->strategy, e->ctx, e->kv_budget, e->batch);
 }
 
 static int load(clb_engine *e, const clb_engine_options *options, clb_error *err)

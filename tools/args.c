@@ -64,7 +64,8 @@ static int unknown_flag(const clb_command *command, const char *name, clb_error 
     const long at = clb_nearest(name, names, n);
     if (at >= 0)
         return clb_fail(err, COLIBRI_E_USAGE, "unknown flag '--%.80s'; did you mean '--%s'?", name, names[at]);
-    return clb_fail(err, COLIBRI_E_USAGE, "unknown flag '--%.80s' ('colibri %s --help' lists them)", name, command->name);
+    return clb_fail(err, COLIBRI_E_USAGE, "unknown flag '--%.80s' ('colibri %s --help' lists them)", name,
+                    command->name);
 }
 
 static int add(clb_args *args, clb_given given, clb_error *err)
@@ -91,15 +92,16 @@ static int take_value(const char *shown, const char *placeholder, const char *at
         return clb_fail(err, COLIBRI_E_USAGE, "%s needs a value: %s %s", shown, shown, placeholder);
     const char *next = argv[*at + 1];
     if (!strncmp(next, "--", 2))
-        return clb_fail(err, COLIBRI_E_USAGE, "%s needs a value, and '%.80s' is a flag (write %s=%.80s if it is the value)",
-                        shown, next, shown, next);
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "%s needs a value, and '%.80s' is a flag (write %s=%.80s if it is the value)", shown, next,
+                        shown, next);
     *value = next;
     ++*at;
     return COLIBRI_OK;
 }
 
-static int add_setting(clb_args *args, enum clb_setting id, const char *shown, const char *attached, int argc, char **argv,
-                       int *at, clb_error *err)
+static int add_setting(clb_args *args, enum clb_setting id, const char *shown, const char *attached, int argc,
+                       char **argv, int *at, clb_error *err)
 {
     const clb_setting_info info = clb_setting_get(id);
     if (!clb_command_takes(args->command, id))
@@ -114,7 +116,8 @@ static int parse_long(clb_args *args, int argc, char **argv, int *at, clb_error 
 {
     const char *text = argv[*at] + 2, *equals = strchr(text, '=');
     char name[64];
-    if (snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - text : (long)strlen(text)), text) >= (int)sizeof name)
+    if (snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - text : (long)strlen(text)), text) >=
+        (int)sizeof name)
         return unknown_flag(args->command, name, err);
     char shown[sizeof name + 2];
     snprintf(shown, sizeof shown, "--%s", name);
@@ -158,12 +161,12 @@ static int parse_short(clb_args *args, int argc, char **argv, int *at, clb_error
             flag = clb_flag_find_short(clb_common_flags, *p);
         const enum clb_setting id = flag ? CLB_SET_COUNT : clb_setting_by_short(*p);
         if (!flag && id == CLB_SET_COUNT)
-            return clb_fail(err, COLIBRI_E_USAGE, "unknown flag '%s' in '%.80s' ('colibri %s --help' lists them)", shown,
-                            argv[*at], args->command->name);
+            return clb_fail(err, COLIBRI_E_USAGE, "unknown flag '%s' in '%.80s' ('colibri %s --help' lists them)",
+                            shown, argv[*at], args->command->name);
         const bool takes_value = flag ? flag->value != NULL : clb_setting_get(id).type != CLB_TYPE_BOOL;
         if (takes_value && text[1])
-            return clb_fail(err, COLIBRI_E_USAGE, "'%.80s': %s takes a value, so it stands alone: %s VALUE", argv[*at], shown,
-                            shown);
+            return clb_fail(err, COLIBRI_E_USAGE, "'%.80s': %s takes a value, so it stands alone: %s VALUE", argv[*at],
+                            shown, shown);
         if (flag) {
             clb_given given = {.flag = flag, .setting = CLB_SET_COUNT};
             if (flag->value)
@@ -314,7 +317,8 @@ done:
 
 int clb_args_load(clb_args *args, clb_error *err)
 {
-    /* Which folder the model is in is known only after all layers; its file goes between them, so they are read again. */
+    /* Which folder the model is in is known only after all layers; its file goes between them, so they are read again.
+     */
     CLB_TRY(load_layers(args, NULL, &args->config, err));
     const char *model = clb_config_str(args->config, CLB_SET_model_model);
     if (!*model || !clb_command_takes(args->command, CLB_SET_model_model))
@@ -389,4 +393,10 @@ bool clb_args_interrupted(const clb_args *args)
 {
     (void)args;
     return clb_interrupted();
+}
+
+bool clb_args_rearm(clb_args *args)
+{
+    (void)args;
+    return clb_interrupt_rearm();
 }

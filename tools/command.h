@@ -42,5 +42,7 @@ size_t clb_args_values(const clb_args *args, const char *flag, const char *const
 size_t clb_args_positional(const clb_args *args, const char *const **out);
 /* Set by the first SIGINT/SIGTERM; commands poll it. The second one ends the process. */
 bool clb_args_interrupted(const clb_args *args);
+/* Forgets a SIGINT that the command has dealt with (a chat goes on); false after SIGTERM: the command must end. */
+bool clb_args_rearm(clb_args *args);
 
 #endif

@@ -136,7 +136,7 @@ static void on_signal(int number)
         signal(number, SIG_DFL);
         raise(number); /* delivered when this handler returns */
     }
-    interrupts = 1;
+    interrupts = number;
 }
 
 void clb_interrupt_install(void)
@@ -152,6 +152,14 @@ void clb_interrupt_install(void)
             sigaction(signals[i], &action, NULL);
     }
     signal(SIGPIPE, SIG_DFL);
+}
+
+bool clb_interrupt_rearm(void)
+{
+    if (interrupts == SIGTERM)
+        return false;
+    interrupts = 0;
+    return true;
 }
 
 bool clb_interrupted(void)

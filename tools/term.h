@@ -9,8 +9,8 @@
 
 #include "base/log.h"
 
-/* One line at a time; progress appears when a job has run for two seconds: on a terminal as one line that is redrawn and
- * removed at the end, elsewhere as a line every ten seconds. [any-thread] */
+/* One line at a time; progress appears when a job has run for two seconds: on a terminal as one line that is redrawn
+ * and removed at the end, elsewhere as a line every ten seconds. [any-thread] */
 typedef struct clb_term {
     FILE *out;
     char prefix[64]; /* "colibri run" */
@@ -37,5 +37,7 @@ unsigned clb_term_columns(FILE *f);
 /* First SIGINT or SIGTERM: sets the flag; blocking calls return EINTR. Second: ends the process. SIGPIPE: ends it. */
 void clb_interrupt_install(void);
 bool clb_interrupted(void);
+/* Forgets a SIGINT that was dealt with, so that the next one is a first one again; false after SIGTERM. */
+bool clb_interrupt_rearm(void);
 
 #endif

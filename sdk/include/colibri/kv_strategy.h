@@ -32,9 +32,12 @@
 enum colibri_kv_positions { COLIBRI_KV_POS_ORIGINAL = 0, COLIBRI_KV_POS_COMPACT = 1 };
 
 #define COLIBRI_KV_FLAG_KEEPS_ALL 0x1u      /* never evicts ("full") */
-#define COLIBRI_KV_FLAG_PER_HEAD 0x2u       /* answers may differ between KV heads of a layer */
+/* Answers may differ between KV heads of a layer. Without it the host asks once per layer (kv_head 0), with probabilities
+ * over all heads of the layer, and all heads keep the same positions. Needed for read_k and read_v. */
+#define COLIBRI_KV_FLAG_PER_HEAD 0x2u
 #define COLIBRI_KV_FLAG_DETERMINISTIC 0x4u
 
+/* Valid during create only. */
 struct colibri_kv_config {
     uint32_t struct_size;
     uint32_t n_layers, n_kv_heads, n_heads, head_dim;
@@ -78,7 +81,8 @@ struct colibri_kv_strategy {
     void (*reset)(void *self);
     /* Budget of one (layer, head) in positions, given n seen; NULL: the configured budget. The host enforces the sum. */
     uint32_t (*budget)(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen);
-    /* Marks keep[i] = 1 for the positions that stay, at most view->n_keep of them. Returns a status.
+    /* Marks keep[i] = 1 for the positions that stay: at least one, at most view->n_keep of them, the newest (the last)
+     * included. keep comes zeroed. Returns a status.
      * If NULL, `score` must exist: the n_keep highest scores stay (ties: the later position). */
     int (*select)(void *self, const struct colibri_kv_view *view, uint8_t *keep);
     void (*score)(void *self, const struct colibri_kv_view *view, float *out);

@@ -21,6 +21,7 @@ typedef struct object {
     /* of the dynamic section; addresses, 0 if absent */
     uint64_t strtab, strsz, symtab, hash, gnu_hash, init_array_size, rela, rela_size, jmprel, jmprel_size;
     bool textrel, rpath, nodelete, stack_exec;
+    const char *strings; /* the string table, NULL unless it ends with a NUL */
 } object;
 
 /* n bytes at a file offset, NULL if they are not all there. Possibly unaligned: copy before use. */
@@ -50,13 +51,16 @@ static const uint8_t *mapped(const object *o, uint64_t address, uint64_t n)
     return NULL;
 }
 
+static void find_strings(object *o)
+{
+    const uint8_t *const s = o->strsz ? mapped(o, o->strtab, o->strsz) : NULL;
+    o->strings = s && s[o->strsz - 1] == '\0' ? (const char *)s : NULL;
+}
+
 /* A string of the dynamic string table; "" if it is not there. */
 static const char *string(const object *o, uint64_t offset)
 {
-    if (offset >= o->strsz)
-        return "";
-    const uint8_t *const s = mapped(o, o->strtab + offset, o->strsz - offset);
-    return s && memchr(s, 0, o->strsz - offset) ? (const char *)s : "";
+    return o->strings && offset < o->strsz ? o->strings + offset : "";
 }
 
 static uint32_t u32(const uint8_t *p)
@@ -244,6 +248,7 @@ int clb_elf_check(const uint8_t *data, size_t size, const char *symbol, clb_verd
         return clb_fail(err, COLIBRI_E_FORMAT, "truncated: its program headers lie outside of the file");
     if (!each_dyn(&o, take_entry, NULL))
         return clb_fail(err, COLIBRI_E_FORMAT, "its dynamic section is missing or cut off");
+    find_strings(&o);
     check_stack(&o);
 
     bool ifunc = false;

@@ -121,7 +121,7 @@ static size_t check_iface(const probe *p, enum clb_iface iface)
 {
     const clb_iface_info *const info = clb_iface_get(iface);
     const bool declared = p->note->desc.kinds & info->kind;
-    size_t sound = 0;
+    size_t sound = 0, bad = 0;
     const void *first = p->plugin->get(info->id, 0);
     if (first && !declared) {
         say(p, '-', "it offers a %s, but its note does not declare the kind: it will never be asked for", info->name);
@@ -131,12 +131,14 @@ static size_t check_iface(const probe *p, enum clb_iface iface)
         const void *const table = p->plugin->get(info->id, i);
         if (!table)
             break;
-        if (i == CLB_MAX_COMPONENTS) {
-            say(p, '-', "its list of %ss has no end", info->name);
+        if (i == CLB_MAX_COMPONENTS || bad == CLB_MAX_BAD_COMPONENTS) {
+            say(p, '-', "its list of %ss %s", info->name,
+                bad ? "has too many mistakes: the rest is not looked at" : "has no end");
             return sound;
         }
         clb_error e = {0};
         if (clb_component_check(iface, table, &e)) {
+            bad++;
             say(p, '-', "%s %u: %s", info->name, i, e.msg);
             continue;
         }
@@ -147,7 +149,7 @@ static size_t check_iface(const probe *p, enum clb_iface iface)
             taken = other && !clb_component_check(iface, other, NULL) && !strcmp(clb_component_name(iface, other), name);
         }
         if (taken)
-            say(p, '-', "%s %u: a second one called %s", info->name, i, name);
+            bad++, say(p, '-', "%s %u: a second one called %s", info->name, i, name);
         else if (p->plugin->get(info->id, i) != table)
             say(p, '-', "%s %s: get returns another table each time", info->name, name);
         else

@@ -15,7 +15,8 @@ enum clb_iface {
     CLB_IFACE_COUNT
 };
 
-#define CLB_MAX_COMPONENTS 1024u /* of one interface of one plugin */
+#define CLB_MAX_COMPONENTS     1024u /* of one interface of one plugin */
+#define CLB_MAX_BAD_COMPONENTS 32u   /* ... then the rest of its list is not looked at */
 
 typedef struct clb_iface_info {
     const char *id;   /* COLIBRI_IFACE_* */

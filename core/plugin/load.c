@@ -93,12 +93,14 @@ static void enumerate(clb_registry *reg, size_t i, enum clb_iface iface)
 {
     clb_candidate *const c = &reg->candidates[i];
     const clb_iface_info *const info = clb_iface_get(iface);
+    const size_t bad_before = c->bad_components;
     for (uint32_t index = 0;; index++) {
         const void *const table = c->plugin->get(info->id, index);
         if (!table)
             return;
-        if (index == CLB_MAX_COMPONENTS) {
-            bad_component(reg, c, info, index, "its list has no end");
+        if (index == CLB_MAX_COMPONENTS || c->bad_components - bad_before == CLB_MAX_BAD_COMPONENTS) {
+            bad_component(reg, c, info, index, index == CLB_MAX_COMPONENTS ? "its list has no end"
+                                                                           : "too many bad ones, the rest is not looked at");
             return;
         }
         clb_error e = {0};

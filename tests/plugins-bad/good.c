@@ -1,5 +1,12 @@
-/* Nothing is wrong with this one: the yardstick of its neighbours. */
+/* Nothing is wrong with this one: the yardstick of its neighbours. TEST_VERSION, TEST_RANK: another edition of it. */
 #include "common.h"
+
+#ifndef TEST_VERSION
+#define TEST_VERSION "1.2.3"
+#endif
+#ifndef TEST_RANK
+#define TEST_RANK 100
+#endif
 
 static const struct colibri_matmul matmuls[] = {TEST_MATMUL("good.q4_0", 100, COLIBRI_EXACT, 1),
                                                 TEST_MATMUL("good.q4_0.batch", 100, COLIBRI_EXACT, 8)};
@@ -26,4 +33,4 @@ static const void *get(const char *iface, uint32_t index)
 }
 
 COLIBRI_PLUGIN_DEFINE(test_good, init, get, .id = "test.good", .kinds = COLIBRI_KIND_KERNEL | COLIBRI_KIND_EXPERT_POLICY,
-                      .rank = 100, .version = "1.2.3", .summary = "a plugin without faults", .license = "MIT");
+                      .rank = TEST_RANK, .version = TEST_VERSION, .summary = "a plugin without faults", .license = "MIT");

@@ -1,0 +1,307 @@
+/* CPU bits: claims that must not be believed, masks, cgroup quotas, the topology of this machine. */
+#include "support.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cpu/cpu.h"
+#include "cpu/topology.h"
+
+static struct colibri_cpu_bits bits_of(const char *names)
+{
+    struct colibri_cpu_bits b = {{0}};
+    clb_error err;
+    assert_ok(clb_cpu_parse(names, &b, &err), &err);
+    return b;
+}
+
+static void assert_bits(struct colibri_cpu_bits bits, const char *names)
+{
+    char have[CLB_CPU_TEXT_MAX], want[CLB_CPU_TEXT_MAX];
+    assert_string_equal(clb_cpu_format(bits, have), clb_cpu_format(bits_of(names), want));
+}
+
+#define V3 "sse3,ssse3,sse4_1,sse4_2,avx,f16c,fma,avx2,bmi2"
+#define V4 V3 ",avx512f,avx512bw,avx512dq,avx512vl"
+#define SPR V4 ",avx512vnni,avx512vbmi,avx512bf16,avx512fp16,avxvnni,amx_tile,amx_int8,amx_bf16"
+
+/* A Sapphire Rapids server on which everything works. */
+static clb_cpu_x86_claims spr(void)
+{
+    return (clb_cpu_x86_claims){
+        .cpuid = bits_of(SPR), .osxsave = true, .xcr0 = 0x602e7, .amx_palettes = 1, .amx_permitted = true};
+}
+
+static void test_everything_usable(void **state)
+{
+    (void)state;
+    const clb_cpu_x86_claims c = spr();
+    assert_bits(clb_cpu_usable_x86(&c), SPR);
+}
+
+static void test_xcr0_without_zmm(void **state)
+{
+    (void)state;
+    /* CPUID says AVX-512, but the kernel saves only YMM: every 512-bit instruction would fault. */
+    static const uint64_t xcr0[] = {0x7, 0x7 | 1u << 5, 0x7 | 3u << 5, 0x7 | 3u << 6, 0x7 | 1u << 7};
+    for (size_t i = 0; i < sizeof xcr0 / sizeof *xcr0; i++) {
+        clb_cpu_x86_claims c = spr();
+        c.xcr0 = xcr0[i];
+        assert_bits(clb_cpu_usable_x86(&c), V3 ",avxvnni");
+    }
+}
+
+static void test_xcr0_without_ymm(void **state)
+{
+    (void)state;
+    /* F16C and FMA go too, although detection libraries list F16C without looking at XCR0. */
+    static const uint64_t xcr0[] = {0, 1, 3, 5, 0xe3};
+    for (size_t i = 0; i < sizeof xcr0 / sizeof *xcr0; i++) {
+        clb_cpu_x86_claims c = spr();
+        c.xcr0 = xcr0[i];
+        assert_bits(clb_cpu_usable_x86(&c), "sse3,ssse3,sse4_1,sse4_2,bmi2");
+    }
+    clb_cpu_x86_claims c = spr();
+    c.osxsave = false; /* then the value of xcr0 means nothing */
+    assert_bits(clb_cpu_usable_x86(&c), "sse3,ssse3,sse4_1,sse4_2,bmi2");
+}
+
+static void test_amx_needs_all_three(void **state)
+{
+    (void)state;
+    const char *const without = V4 ",avx512vnni,avx512vbmi,avx512bf16,avx512fp16,avxvnni";
+    clb_cpu_x86_claims c = spr();
+    c.amx_permitted = false;
+    assert_bits(clb_cpu_usable_x86(&c), without);
+    c = spr();
+    c.amx_palettes = 0; /* seen on virtual machines: the bit is there, the tiles are not */
+    assert_bits(clb_cpu_usable_x86(&c), without);
+    c = spr();
+    c.xcr0 &= ~(UINT64_C(1) << 18);
+    assert_bits(clb_cpu_usable_x86(&c), without);
+    c = spr();
+    c.xcr0 &= ~(UINT64_C(1) << 17);
+    assert_bits(clb_cpu_usable_x86(&c), without);
+}
+
+static void test_hypervisor_hides_a_prerequisite(void **state)
+{
+    (void)state;
+    clb_cpu_x86_claims c = spr();
+    clb_cpu_set(&c.cpuid, COLIBRI_CPU_BIT_AVX2, false);
+    assert_bits(clb_cpu_usable_x86(&c), "sse3,ssse3,sse4_1,sse4_2,avx,f16c,fma,bmi2");
+    c = spr();
+    clb_cpu_set(&c.cpuid, COLIBRI_CPU_BIT_NEON, true); /* an ARM bit can never be usable here */
+    assert_bits(clb_cpu_usable_x86(&c), SPR);
+}
+
+static void test_masks_close_downward(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *have, *mask, *left;
+    } cases[] = {
+        {SPR, "avx2", "sse3,ssse3,sse4_1,sse4_2,avx,f16c,fma,bmi2"},
+        {SPR, "avx", "sse3,ssse3,sse4_1,sse4_2,bmi2"},
+        {SPR, "avx512f", V3 ",avxvnni"},
+        {SPR, "fma", "sse3,ssse3,sse4_1,sse4_2,avx,f16c,avx2,bmi2,avxvnni"},
+        {SPR, "avx512bw", V3 ",avx512f,avx512dq,avx512vl,avx512vnni,avxvnni,amx_tile,amx_int8,amx_bf16"},
+        {SPR, "amx_tile", V4 ",avx512vnni,avx512vbmi,avx512bf16,avx512fp16,avxvnni"},
+        {SPR, "avx512vnni", V4 ",avx512vbmi,avx512bf16,avx512fp16,avxvnni,amx_tile,amx_int8,amx_bf16"},
+        {SPR, "all", ""},
+        {SPR, "", SPR},
+        {SPR, "sse3", "bmi2"},
+        {V3, "avx512f,i8mm", V3},
+        {"neon,asimdhp,dotprod,i8mm,sve,sve2,bf16", "asimdhp", "neon,dotprod,i8mm,bf16"},
+        {"neon,asimdhp,dotprod,i8mm,sve,sve2,bf16", "neon", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_bits(clb_cpu_mask(bits_of(cases[i].have), bits_of(cases[i].mask)), cases[i].left);
+}
+
+static void test_parse(void **state)
+{
+    (void)state;
+    assert_bits(bits_of(" avx2 , fma,,"), "fma,avx2");
+    struct colibri_cpu_bits b = {{0}};
+    clb_error err;
+    assert_fails(clb_cpu_parse("avx2,avx512g", &b, &err), &err, COLIBRI_E_USAGE, "did you mean \"avx512f\"");
+    assert_fails(clb_cpu_parse("AVX2", &b, &err), &err, COLIBRI_E_USAGE, "\"avx2\"");
+    assert_fails(clb_cpu_parse("quantum-entanglement-of-hummingbirds", &b, &err), &err, COLIBRI_E_USAGE, "lists them");
+    char huge[3000];
+    memset(huge, 'a', sizeof huge - 1);
+    huge[sizeof huge - 1] = '\0';
+    assert_fails(clb_cpu_parse(huge, &b, &err), &err, COLIBRI_E_USAGE, "unknown CPU feature");
+    char text[CLB_CPU_TEXT_MAX];
+    assert_string_equal(clb_cpu_format((struct colibri_cpu_bits){{0}}, text), "none");
+    assert_string_equal(clb_cpu_format((struct colibri_cpu_bits){{UINT64_C(1) << 63, 0}}, text), "bit 63");
+    /* All names fit. */
+    assert_true(strlen(clb_cpu_format(clb_cpu_known(), text)) < CLB_CPU_TEXT_MAX - 1);
+    assert_true(test_contains(text, "bf16"));
+    /* ... and where they do not, no name is cut. */
+    clb_cpu_format((struct colibri_cpu_bits){{UINT64_MAX, UINT64_MAX}}, text);
+    assert_true(strlen(text) < CLB_CPU_TEXT_MAX);
+}
+
+static void test_detect(void **state)
+{
+    (void)state;
+    struct colibri_cpu_bits a, b;
+    clb_cpu_detect(&a);
+    clb_cpu_detect(&b); /* the second time AMX permission is already there */
+    assert_memory_equal(&a, &b, sizeof a);
+    const struct colibri_cpu_bits closed = clb_cpu_close(a);
+    assert_memory_equal(&a, &closed, sizeof a);
+#if defined(__x86_64__)
+    assert_int_equal(a.w[1], 0);
+    assert_int_equal(clb_cpu_has(&a, COLIBRI_CPU_BIT_AVX2), __builtin_cpu_supports("avx2") != 0);
+    assert_int_equal(clb_cpu_has(&a, COLIBRI_CPU_BIT_AVX512F), __builtin_cpu_supports("avx512f") != 0);
+    assert_int_equal(clb_cpu_has(&a, COLIBRI_CPU_BIT_AVX512VNNI), __builtin_cpu_supports("avx512vnni") != 0);
+#else
+    assert_int_equal(a.w[0], 0);
+#endif
+}
+
+/* ---- cgroup quotas ------------------------------------------------------------------------------------------ */
+
+typedef struct tree {
+    test_dir dir;
+    char proc[PATH_MAX];
+} tree;
+
+static void put(const tree *t, const char *file, const char *text)
+{
+    char path[PATH_MAX];
+    test_dir_file(&t->dir, file, path);
+    for (char *p = path + strlen(t->dir.path) + 1; (p = strchr(p, '/')); p++) {
+        *p = '\0';
+        mkdir(path, 0755);
+        *p = '/';
+    }
+    test_write_text(path, text);
+}
+
+static void plant(tree *t, const char *proc_cgroup)
+{
+    test_dir_create(&t->dir);
+    put(t, "proc_cgroup", proc_cgroup);
+    test_dir_file(&t->dir, "proc_cgroup", t->proc);
+}
+
+static void assert_quota(const tree *t, double quota)
+{
+    assert_float_equal(clb_cgroup_cpu_quota(t->dir.path, t->proc), quota, 1e-9);
+}
+
+static void test_cgroup_v2(void **state)
+{
+    (void)state;
+    tree t;
+    plant(&t, "0::/user/work\n");
+    assert_quota(&t, 0);
+    put(&t, "user/work/cpu.max", "max 100000\n");
+    assert_quota(&t, 0);
+    put(&t, "user/cpu.max", "350000 100000\n");
+    assert_quota(&t, 3.5);
+    put(&t, "user/work/cpu.max", "150000 100000\n");
+    assert_quota(&t, 1.5);
+    put(&t, "user/cpu.max", "50000 100000\n"); /* an ancestor may grant less */
+    assert_quota(&t, 0.5);
+    put(&t, "user/cpu.max", "-1 0\n");
+    put(&t, "user/work/cpu.max", "nonsense");
+    assert_quota(&t, 0);
+    test_dir_remove(&t.dir);
+
+    /* In a container the path is often the host's and does not exist here: the limit is at the root. */
+    plant(&t, "0::/../../docker/0123\n0::/kubepods/pod1/c2\n");
+    put(&t, "cpu.max", "200000 100000\n");
+    assert_quota(&t, 2);
+    test_dir_remove(&t.dir);
+
+    plant(&t, "0::/\n");
+    put(&t, "cpu.max", "400000 100000\n");
+    assert_quota(&t, 4);
+    test_dir_remove(&t.dir);
+}
+
+static void test_cgroup_v1(void **state)
+{
+    (void)state;
+    tree t;
+    plant(&t, "5:memory:/x\n4:cpu,cpuacct:/docker/77\n0::/\n");
+    put(&t, "cpu,cpuacct/docker/77/cpu.cfs_quota_us", "-1\n");
+    put(&t, "cpu,cpuacct/docker/77/cpu.cfs_period_us", "100000\n");
+    assert_quota(&t, 0);
+    put(&t, "cpu,cpuacct/docker/77/cpu.cfs_quota_us", "250000\n");
+    assert_quota(&t, 2.5);
+    test_dir_remove(&t.dir);
+
+    plant(&t, "4:cpuacct,cpu:/a\n3:cpuset:/b\n");
+    put(&t, "cpu/a/cpu.cfs_quota_us", "100000\n");
+    put(&t, "cpu/a/cpu.cfs_period_us", "50000\n");
+    assert_quota(&t, 2);
+    test_dir_remove(&t.dir);
+
+    assert_float_equal(clb_cgroup_cpu_quota("/nowhere", "/nowhere/cgroup"), 0, 0);
+}
+
+static void test_default_threads(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t cores;
+        double quota;
+        uint32_t threads;
+    } cases[] = {{8, 0, 8}, {8, 1.5, 2}, {8, 0.2, 1}, {8, 8, 8}, {8, 64, 8}, {8, 2, 2}, {0, 0, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const clb_topology t = {.cores = cases[i].cores, .quota = cases[i].quota};
+        assert_int_equal(clb_topology_default_threads(&t), cases[i].threads);
+    }
+}
+
+static void test_topology(void **state)
+{
+    (void)state;
+    clb_topology t;
+    clb_topology_read(&t);
+    assert_in_range(t.cores, 1, t.threads);
+    assert_in_range(t.numa, 1, 1024);
+    assert_true(*t.model);
+    assert_in_range(clb_cpu_default_threads(), 1, t.cores);
+
+    /* One hardware thread: one core, whatever the machine has. */
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&one);
+    for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &before))
+            CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    clb_topology_read(&t);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(t.threads, 1);
+    assert_int_equal(t.cores, 1);
+    assert_int_equal(clb_topology_default_threads(&t), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_everything_usable),
+        cmocka_unit_test(test_xcr0_without_zmm),
+        cmocka_unit_test(test_xcr0_without_ymm),
+        cmocka_unit_test(test_amx_needs_all_three),
+        cmocka_unit_test(test_hypervisor_hides_a_prerequisite),
+        cmocka_unit_test(test_masks_close_downward),
+        cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_detect),
+        cmocka_unit_test(test_cgroup_v2),
+        cmocka_unit_test(test_cgroup_v1),
+        cmocka_unit_test(test_default_threads),
+        cmocka_unit_test(test_topology),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

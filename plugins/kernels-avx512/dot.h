@@ -1,0 +1,70 @@
+/* Dot products in 16 virtual lanes of float rows (F32, F16, BF16) with F32 rows: tiles of rows x activations. */
+#ifndef KERNELS_AVX512_DOT_H
+#define KERNELS_AVX512_DOT_H
+
+#include "simd.h"
+
+INLINE __m512 widen_bf16(__m256i v)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}
+
+/* Elements i .. i+15 of a row. */
+INLINE __m512 load_row(const void *row, size_t i, const uint32_t type)
+{
+    if (type == COLIBRI_TYPE_F32)
+        return _mm512_loadu_ps((const float *)row + i);
+    const __m256i v = _mm256_loadu_si256((const void *)((const uint16_t *)row + i));
+    return type == COLIBRI_TYPE_F16 ? _mm512_cvtph_ps(v) : widen_bf16(v);
+}
+
+/* The same of an incomplete line: elements outside the mask are zero and are not read. */
+INLINE __m512 load_row_tail(const void *row, size_t i, const uint32_t type, __mmask16 mask)
+{
+    if (type == COLIBRI_TYPE_F32)
+        return _mm512_maskz_loadu_ps(mask, (const float *)row + i);
+    const __m256i v = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)row + i);
+    return type == COLIBRI_TYPE_F16 ? _mm512_cvtph_ps(v) : widen_bf16(v);
+}
+
+/* acc[r * tile + t] = lanes of the dot product of w[r] and x[t] over n elements. */
+INLINE void dot_tile(const void *const *w, const float *const *x, size_t n, const int rows, const int tile,
+                     const uint32_t type, __m512 *acc)
+{
+    UNROLL
+    for (int k = 0; k < rows * tile; k++)
+        acc[k] = _mm512_setzero_ps();
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512 xv[4];
+        UNROLL
+        for (int t = 0; t < tile; t++)
+            xv[t] = _mm512_loadu_ps(x[t] + i);
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            const __m512 wv = load_row(w[r], i, type);
+            UNROLL
+            for (int t = 0; t < tile; t++)
+                acc[r * tile + t] = _mm512_fmadd_ps(wv, xv[t], acc[r * tile + t]);
+        }
+    }
+    if (i < n) {
+        const __mmask16 mask = first16(n - i);
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            const __m512 wv = load_row_tail(w[r], i, type, mask);
+            UNROLL
+            for (int t = 0; t < tile; t++)
+                acc[r * tile + t] =
+                    _mm512_fmadd_ps(wv, _mm512_maskz_loadu_ps(mask, x[t] + i), acc[r * tile + t]);
+        }
+    }
+}
+
+/* Sums of four neighbouring rows with activation t. */
+INLINE __m128 dot_sum4(const __m512 *acc, const int r, const int tile, const int t)
+{
+    return lanes_sum4(acc[r * tile + t], acc[(r + 1) * tile + t], acc[(r + 2) * tile + t], acc[(r + 3) * tile + t]);
+}
+
+#endif

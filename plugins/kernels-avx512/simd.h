@@ -1,0 +1,234 @@
+/* Shared by the AVX-512 kernel units: loads, products of code lines, sub-scale forms, the lane tree, exp.
+ *
+ * One zmm register holds a line of the x16 layout: 16 rows x 4 columns; a 32-bit lane belongs to one row. Activations
+ * enter as a broadcast of 4 codes. |activation code| <= 127 is part of the activation format (numerics.h), and what
+ * keeps the 16-bit sums below from saturating relies on it:
+ *   maddubs adds two products u * x, u an unsigned code; `chain` such results are added in 16 bits, and
+ *   chain * 2 * max(u) * 127 <= 32767 holds for every use: u <= 15 chain 8 (30480), u <= 24 chain 4 (24384),
+ *   u <= 31 chain 4 (31496), u <= 63 chain 2 (32004), u <= 128 (absolute values) chain 1 (32512).
+ * The VNNI products go into 32 bits at once and need none of this. */
+#ifndef KERNELS_AVX512_SIMD_H
+#define KERNELS_AVX512_SIMD_H
+
+#include <immintrin.h>
+
+#include "colibri/kernel.h"
+#include "colibri/numerics.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define NOINLINE static __attribute__((noinline))
+/* Tiles are unrolled so that accumulators live in registers; a sanitizer's checks would make that code endless. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL
+#elif defined(__clang__)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define UNROLL
+#else
+#define UNROLL _Pragma("clang loop unroll(full)")
+#endif
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#ifdef __AVX512VNNI__
+#define VNNI 1
+#else
+#define VNNI 0
+#endif
+
+/* Mask of the first n lanes, n <= 16. */
+INLINE __mmask16 first16(size_t n)
+{
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
+}
+
+INLINE __m512i broadcast32(const void *p)
+{
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm512_set1_epi32(v);
+}
+
+INLINE __m512 load_f16(const colibri_f16 *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+
+INLINE __m512i low_nibbles(__m512i v)
+{
+    return _mm512_and_si512(v, _mm512_set1_epi8(15));
+}
+
+INLINE __m512i high_nibbles(__m512i v)
+{
+    return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+}
+
+/* ---- products of lines with one activation row ---------------------------------------------------------- */
+
+/* A run of lines of codes. Unsigned codes only, unless the unit is built without VNNI: then signed codes are
+ * kept as absolute value and sign mask. */
+struct lines {
+    __m512i q[8];
+#if !VNNI
+    __mmask64 neg[8];
+#endif
+};
+
+/* Signed codes in l->q: VNNI adds 128 (the caller takes 128 * sum of x off again), plain splits off the sign. */
+INLINE void lines_signed(struct lines *l, const int n)
+{
+    UNROLL
+    for (int j = 0; j < n; j++) {
+#if VNNI
+        l->q[j] = _mm512_xor_si512(l->q[j], _mm512_set1_epi8(-128));
+#else
+        l->neg[j] = _mm512_movepi8_mask(l->q[j]);
+        l->q[j] = _mm512_abs_epi8(l->q[j]);
+#endif
+    }
+}
+
+#if !VNNI
+/* 16-bit partial sums of lines [j, j + chain). */
+INLINE __m512i madd_lines(const struct lines *l, const int8_t *x, const int j, const int chain, const int is_signed)
+{
+    __m512i s = _mm512_setzero_si512();
+    UNROLL
+    for (int i = 0; i < chain; i++) {
+        __m512i xq = broadcast32(x + 4 * (j + i));
+        if (is_signed)
+            xq = _mm512_mask_sub_epi8(xq, l->neg[j + i], _mm512_setzero_si512(), xq);
+        const __m512i p = _mm512_maddubs_epi16(l->q[j + i], xq);
+        s = i ? _mm512_add_epi16(s, p) : p;
+    }
+    return s;
+}
+#endif
+
+/* Per row: sum over n lines of code * x, in 32 bits. */
+INLINE __m512i dot_lines(const struct lines *l, const int8_t *x, const int n, const int chain, const int is_signed)
+{
+#if VNNI
+    (void)chain, (void)is_signed;
+    __m512i s = _mm512_setzero_si512(), s2 = s;
+    UNROLL
+    for (int j = 0; j < n; j += 2) {
+        s = _mm512_dpbusd_epi32(s, l->q[j], broadcast32(x + 4 * j));
+        s2 = _mm512_dpbusd_epi32(s2, l->q[j + 1], broadcast32(x + 4 * j + 4));
+    }
+    return _mm512_add_epi32(s, s2);
+#else
+    __m512i s = _mm512_setzero_si512();
+    UNROLL
+    for (int j = 0; j < n; j += chain) {
+        const __m512i p = _mm512_madd_epi16(madd_lines(l, x, j, chain, is_signed), _mm512_set1_epi16(1));
+        s = j ? _mm512_add_epi32(s, p) : p;
+    }
+    return s;
+#endif
+}
+
+/* Sub-scales: one signed value per row in 32-bit lanes, turned into the form that dot_lines_scaled takes. */
+INLINE __m512i pair16(__m512i even, __m512i odd)
+{
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, even, _mm512_slli_epi32(odd, 16));
+}
+
+INLINE __m512i scale_form(__m512i scale32)
+{
+#if VNNI
+    return scale32;
+#else
+    return pair16(scale32, scale32);
+#endif
+}
+
+/* acc + scale * (sum over n lines of code * x) */
+INLINE __m512i dot_lines_scaled(__m512i acc, const struct lines *l, const int8_t *x, const int n, const int chain,
+                                const int is_signed, __m512i scale)
+{
+#if VNNI
+    return _mm512_add_epi32(acc, _mm512_mullo_epi32(dot_lines(l, x, n, chain, is_signed), scale));
+#else
+    UNROLL
+    for (int j = 0; j < n; j += chain)
+        acc = _mm512_add_epi32(acc, _mm512_madd_epi16(madd_lines(l, x, j, chain, is_signed), scale));
+    return acc;
+#endif
+}
+
+/* acc + even * p[0] + odd * p[1] for 16-bit pairs. */
+INLINE __m512i madd_pair(__m512i acc, __m512i pair, const int16_t *p)
+{
+#if VNNI
+    return _mm512_dpwssd_epi32(acc, pair, broadcast32(p));
+#else
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(pair, broadcast32(p)));
+#endif
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------ */
+
+/* Activation rows t, t+1, .. of a product; beyond `count` the last one again, so that a tile is always full. */
+INLINE void gather_x(const struct colibri_matmul_args *a, uint32_t t, uint32_t count, const int tile, const void **x)
+{
+    for (int i = 0; i < tile; i++) {
+        const uint32_t ti = t + ((uint32_t)i < count ? (uint32_t)i : count - 1);
+        x[i] = (const char *)a->x + (size_t)(a->x_index ? a->x_index[ti] : ti) * a->x_stride;
+    }
+}
+
+/* How many activation rows to take over all groups before the next ones: they stay in the L2 cache meanwhile. */
+INLINE uint32_t token_block(const struct colibri_matmul_args *a, uint32_t tile)
+{
+    const size_t fit = (256u << 10) / (a->x_stride ? a->x_stride : 1);
+    return fit < 2 * tile ? 2 * tile : fit > 240 ? 240 : (uint32_t)fit / tile * tile;
+}
+
+/* ---- 16 virtual lanes ------------------------------------------------------------------------------------ */
+
+/* colibri_lanes_sum of four registers: additions of the same pairs in the same order, four at a time. */
+INLINE __m128 lanes_sum4(__m512 a, __m512 b, __m512 c, __m512 d)
+{
+#define FOLD8(v) _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1))
+#define FOLD4(v) _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1))
+    const __m256 a8 = FOLD8(a), b8 = FOLD8(b), c8 = FOLD8(c), d8 = FOLD8(d);
+    const __m128 a4 = FOLD4(a8), b4 = FOLD4(b8), c4 = FOLD4(c8), d4 = FOLD4(d8);
+#undef FOLD8
+#undef FOLD4
+    const __m128 ab = _mm_add_ps(_mm_movelh_ps(a4, b4), _mm_movehl_ps(b4, a4)); /* a02 a13 b02 b13 */
+    const __m128 cd = _mm_add_ps(_mm_movelh_ps(c4, d4), _mm_movehl_ps(d4, c4));
+    return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd));
+}
+
+INLINE float lanes_sum(__m512 a)
+{
+    return _mm_cvtss_f32(lanes_sum4(a, a, a, a));
+}
+
+/* colibri_expf */
+INLINE __m512 exp512(__m512 x)
+{
+    const __m512 round = _mm512_set1_ps(COLIBRI_EXP_ROUND);
+    const __m512 biased = _mm512_fmadd_ps(x, _mm512_set1_ps(COLIBRI_EXP_LOG2E), round);
+    const __m512 n = _mm512_sub_ps(biased, round);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-COLIBRI_EXP_LN2_HI), x);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-COLIBRI_EXP_LN2_LO), r);
+    __m512 p = _mm512_set1_ps(COLIBRI_EXP_C6);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(COLIBRI_EXP_C5));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(COLIBRI_EXP_C4));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(COLIBRI_EXP_C3));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(COLIBRI_EXP_C2));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(COLIBRI_EXP_C1));
+    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
+    p = _mm512_add_ps(p, _mm512_set1_ps(1.0f));
+    const __m512i pow2 = _mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(biased), _mm512_set1_epi32(127)), 23);
+    p = _mm512_mul_ps(p, _mm512_castsi512_ps(pow2));
+    /* both comparisons are false for a NaN, whose p is a NaN already */
+    p = _mm512_mask_mov_ps(p, _mm512_cmp_ps_mask(x, _mm512_set1_ps(COLIBRI_EXP_MIN), _CMP_LT_OQ), _mm512_setzero_ps());
+    return _mm512_mask_mov_ps(p, _mm512_cmp_ps_mask(x, _mm512_set1_ps(COLIBRI_EXP_MAX), _CMP_GT_OQ),
+                              _mm512_set1_ps(INFINITY));
+}
+
+#endif

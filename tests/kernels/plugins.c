@@ -1,0 +1,150 @@
+/* CPU bits, and a minimal loader. The engine's own are not used: this program must run where only libc is. */
+#include "check.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#endif
+
+static void set_bit(struct colibri_cpu_bits *bits, unsigned bit, bool on)
+{
+    if (on)
+        bits->w[bit / 64] |= UINT64_C(1) << (bit % 64);
+}
+
+struct colibri_cpu_bits cpu_bits(void)
+{
+    struct colibri_cpu_bits b = {{0}};
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#define SET(name, feature) set_bit(&b, COLIBRI_CPU_BIT_##name, __builtin_cpu_supports(feature) != 0)
+    SET(SSE3, "sse3");
+    SET(SSSE3, "ssse3");
+    SET(SSE4_1, "sse4.1");
+    SET(SSE4_2, "sse4.2");
+    SET(AVX, "avx");
+    SET(FMA, "fma");
+    SET(AVX2, "avx2");
+    SET(F16C, "avx2"); /* no name of its own in every compiler; every CPU with AVX2 has it */
+    SET(BMI2, "bmi2");
+    SET(AVX512F, "avx512f");
+    SET(AVX512BW, "avx512bw");
+    SET(AVX512DQ, "avx512dq");
+    SET(AVX512VL, "avx512vl");
+    SET(AVX512VNNI, "avx512vnni");
+    SET(AVX512VBMI, "avx512vbmi");
+#undef SET
+#elif defined(__aarch64__)
+    const unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
+    set_bit(&b, COLIBRI_CPU_BIT_NEON, cap >> 1 & 1);      /* HWCAP_ASIMD */
+    set_bit(&b, COLIBRI_CPU_BIT_ASIMDHP, cap >> 10 & 1);  /* HWCAP_ASIMDHP */
+    set_bit(&b, COLIBRI_CPU_BIT_ASIMDDP, cap >> 20 & 1);  /* HWCAP_ASIMDDP */
+    set_bit(&b, COLIBRI_CPU_BIT_SVE, cap >> 22 & 1);      /* HWCAP_SVE */
+    set_bit(&b, COLIBRI_CPU_BIT_SVE2, cap2 >> 1 & 1);     /* HWCAP2_SVE2 */
+    set_bit(&b, COLIBRI_CPU_BIT_I8MM, cap2 >> 13 & 1);    /* HWCAP2_I8MM */
+    set_bit(&b, COLIBRI_CPU_BIT_BF16, cap2 >> 14 & 1);    /* HWCAP2_BF16 */
+#endif
+    return b;
+}
+
+void cpu_missing(const struct colibri_cpu_bits *have, const uint64_t need[COLIBRI_CPU_WORDS], char *out, size_t size)
+{
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } names[] = {
+#define NAME(id, bit, text) {bit, text},
+        COLIBRI_CPU_MAP(NAME)
+#undef NAME
+    };
+    out[0] = '\0';
+    for (unsigned w = 0; w < COLIBRI_CPU_WORDS; w++)
+        for (unsigned b = 0; b < 64; b++) {
+            if (!((need[w] & ~have->w[w]) >> b & 1))
+                continue;
+            const char *name = "unknown";
+            for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+                if (names[i].bit == 64 * w + b)
+                    name = names[i].name;
+            const size_t len = strlen(out);
+            snprintf(out + len, size - len, "%s%s", len ? " " : "", name);
+        }
+}
+
+/* The note lies in the file as it is in memory: its 20 leading bytes are looked for at every 4-byte offset. */
+static bool find_note(const char *path, struct colibri_note_desc *desc)
+{
+    FILE *const f = fopen(path, "rb");
+    if (!f)
+        return false;
+    struct colibri_elf_note head = {.namesz = 8, .type = COLIBRI_NOTE_TYPE, .name = COLIBRI_NOTE_NAME};
+    head.descsz = sizeof(struct colibri_note_desc);
+    const size_t head_size = offsetof(struct colibri_elf_note, desc);
+    bool found = false;
+    if (fseek(f, 0, SEEK_END) == 0) {
+        const long end = ftell(f);
+        char *const bytes = end > 0 ? malloc((size_t)end) : NULL;
+        rewind(f);
+        if (bytes && fread(bytes, 1, (size_t)end, f) == (size_t)end)
+            for (size_t at = 0; !found && at + sizeof(head) <= (size_t)end; at += 4)
+                if (memcmp(bytes + at, &head, head_size) == 0) {
+                    memcpy(desc, bytes + at + head_size, sizeof(*desc));
+                    found = true;
+                }
+        free(bytes);
+    }
+    fclose(f);
+    return found;
+}
+
+static void host_log(const struct colibri_host *host, int level, const char *id, const char *msg)
+{
+    (void)host;
+    fprintf(stderr, "%s: level %d: %s\n", id, level, msg);
+}
+
+static const void *host_query(const struct colibri_host *host, const char *iface)
+{
+    (void)host;
+    (void)iface;
+    return NULL;
+}
+
+int plugin_load(const char *path, const struct colibri_cpu_bits *cpu, struct loaded *out)
+{
+    static struct colibri_host host = {.struct_size = sizeof(struct colibri_host), .abi_major = COLIBRI_ABI_MAJOR,
+                                       .abi_minor = COLIBRI_ABI_MINOR, .log = host_log, .query = host_query};
+    host.cpu = *cpu;
+    out->path = path;
+    out->plugin = NULL;
+    if (!find_note(path, &out->note)) {
+        fprintf(stderr, "kernelcheck: %s: cannot be read or has no Colibri note\n", path);
+        return 1;
+    }
+    char missing[300];
+    cpu_missing(cpu, out->note.cpu, missing, sizeof(missing));
+    if (missing[0]) {
+        printf("skip %s: this CPU lacks %s\n", out->note.id, missing);
+        return 77;
+    }
+    void *const object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!object) {
+        fprintf(stderr, "kernelcheck: %s\n", dlerror());
+        return 1;
+    }
+    const struct colibri_plugin *const p = dlsym(object, out->note.symbol);
+    if (!p || !p->get) {
+        fprintf(stderr, "kernelcheck: %s: no symbol %s\n", path, out->note.symbol);
+        return 1;
+    }
+    char why[256] = "no reason given";
+    if (p->init && p->init(&host, why, sizeof(why)) != COLIBRI_OK) {
+        fprintf(stderr, "kernelcheck: %s: init failed: %s\n", path, why);
+        return 1;
+    }
+    out->plugin = p;
+    return 0;
+}

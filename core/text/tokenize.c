@@ -23,13 +23,14 @@ int clb_tokens_push(clb_tokens *t, uint32_t id, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int fragment(const clb_vocab *v, const char *text, size_t n, bool after_special, clb_tokens *out, clb_error *err)
+/* Text between special tokens, or between one and an end: the places where a space prefix belongs. */
+static int fragment(const clb_vocab *v, const char *text, size_t n, clb_tokens *out, clb_error *err)
 {
     if (n == 0)
         return COLIBRI_OK;
     switch (v->kind) {
     case CLB_VOCAB_SPM:
-        return clb_spm_tokenize(v, text, n, v->add_space_prefix && after_special, out, err);
+        return clb_spm_tokenize(v, text, n, v->add_space_prefix, out, err);
     case CLB_VOCAB_BPE:
         return clb_bpe_tokenize(v, text, n, out, err);
     default:
@@ -37,25 +38,36 @@ static int fragment(const clb_vocab *v, const char *text, size_t n, bool after_s
     }
 }
 
-int clb_tokenize(const clb_vocab *v, const char *text, size_t n, uint32_t flags, clb_tokens *out, clb_error *err)
+static int fragments(const clb_vocab *v, const char *text, const uint8_t *taint, size_t n, bool all, clb_tokens *out,
+                     clb_error *err)
 {
     if (n > UINT32_MAX / 4) /* symbols count in 32 bits, and escaping makes three bytes of one */
         return clb_fail(err, COLIBRI_E_LIMIT, "text of %zu bytes is too long to tokenize at once", n);
-    if ((flags & CLB_TOKENIZE_BOS) && v->add_bos)
-        CLB_TRY(clb_tokens_push(out, v->bos, err));
     size_t done = 0, begin, end;
     uint32_t id;
-    bool after_special = true;
-    while (clb_specials_next(v, text, n, done, flags & CLB_TOKENIZE_SPECIAL, &begin, &end, &id)) {
-        CLB_TRY(fragment(v, text + done, begin - done, after_special, out, err));
+    while (clb_specials_next(v, text, n, done, all, taint, &begin, &end, &id)) {
+        CLB_TRY(fragment(v, text + done, begin - done, out, err));
         CLB_TRY(clb_tokens_push(out, id, err));
-        after_special = true;
         done = end;
     }
-    CLB_TRY(fragment(v, text + done, n - done, after_special, out, err));
-    if ((flags & CLB_TOKENIZE_BOS) && v->add_sep)
+    return fragment(v, text + done, n - done, out, err);
+}
+
+int clb_tokenize_marked(const clb_vocab *v, const char *text, const uint8_t *taint, size_t n, clb_tokens *out,
+                        clb_error *err)
+{
+    return fragments(v, text, taint, n, true, out, err);
+}
+
+int clb_tokenize(const clb_vocab *v, const char *text, size_t n, uint32_t flags, clb_tokens *out, clb_error *err)
+{
+    const bool ends = flags & CLB_TOKENIZE_BOS;
+    if (ends && v->add_bos)
+        CLB_TRY(clb_tokens_push(out, v->bos, err));
+    CLB_TRY(fragments(v, text, NULL, n, flags & CLB_TOKENIZE_SPECIAL, out, err));
+    if (ends && v->add_sep)
         CLB_TRY(clb_tokens_push(out, v->sep, err));
-    if ((flags & CLB_TOKENIZE_BOS) && v->add_eos)
+    if (ends && v->add_eos)
         CLB_TRY(clb_tokens_push(out, v->eos, err));
     return COLIBRI_OK;
 }

@@ -86,10 +86,14 @@ int clb_vocab_read_merges(clb_vocab *v, const clb_gguf *g, uint64_t seed, clb_er
 /* vocab_special.c: fixes types, finds the end-of-generation set, sets strip flags, builds the trie. */
 int clb_vocab_find_specials(clb_vocab *v, const clb_gguf *g, clb_error *err);
 void clb_specials_free(clb_specials *s);
-/* The first special token in text[from..n): *begin, *end, *id; false if there is none. With `all`, control and
- * unknown tokens count too. */
-bool clb_specials_next(const clb_vocab *v, const char *text, size_t n, size_t from, bool all, size_t *begin,
-                       size_t *end, uint32_t *id);
+/* The first special token in text[from..n): *begin, *end, *id; false if there is none. With `all`, control and unknown
+ * tokens count too, but only where taint (NULL: nowhere set) is 0 for all their bytes. */
+bool clb_specials_next(const clb_vocab *v, const char *text, size_t n, size_t from, bool all, const uint8_t *taint,
+                       size_t *begin, size_t *end, uint32_t *id);
+
+/* tokenize.c: CLB_TOKENIZE_SPECIAL for the bytes whose taint is 0. */
+int clb_tokenize_marked(const clb_vocab *v, const char *text, const uint8_t *taint, size_t n, clb_tokens *out,
+                        clb_error *err);
 
 /* One fragment without special tokens -> ids. */
 int clb_bpe_tokenize(const clb_vocab *v, const char *text, size_t n, clb_tokens *out, clb_error *err);

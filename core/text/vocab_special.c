@@ -241,15 +241,15 @@ void clb_specials_free(clb_specials *s)
     *s = (clb_specials){0};
 }
 
-/* The longest special token at text[0..n). */
-static uint32_t match(const clb_vocab *v, const char *text, size_t n, bool all)
+/* The longest special token at text[0..n); control and unknown tokens only within the first n_all bytes. */
+static uint32_t match(const clb_vocab *v, const char *text, size_t n, size_t n_all)
 {
     const clb_specials *s = &v->specials;
     uint32_t best = CLB_TOKEN_NONE;
-    uint32_t node = all || s->user_first[(uint8_t)text[0]] ? s->first[(uint8_t)text[0]] : 0;
+    uint32_t node = n_all || s->user_first[(uint8_t)text[0]] ? s->first[(uint8_t)text[0]] : 0;
     for (size_t i = 1; node; i++) {
         const uint32_t id = s->nodes[node].id;
-        if (id != CLB_TOKEN_NONE && (all || v->tokens[id].type == CLB_TOKEN_USER_DEFINED))
+        if (id != CLB_TOKEN_NONE && (i <= n_all || v->tokens[id].type == CLB_TOKEN_USER_DEFINED))
             best = id;
         node = i < n ? child(s, node, (uint8_t)text[i]) : 0;
     }
@@ -262,11 +262,15 @@ static bool white(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-bool clb_specials_next(const clb_vocab *v, const char *text, size_t n, size_t from, bool all, size_t *begin,
-                       size_t *end, uint32_t *id)
+bool clb_specials_next(const clb_vocab *v, const char *text, size_t n, size_t from, bool all, const uint8_t *taint,
+                       size_t *begin, size_t *end, uint32_t *id)
 {
+    size_t clean_end = all && !taint ? n : from; /* where the run of clean bytes at i ends */
     for (size_t i = from; i < n; i++) {
-        *id = match(v, text + i, n - i, all);
+        if (all && taint && i >= clean_end)
+            for (clean_end = i; clean_end < n && !taint[clean_end];)
+                clean_end++;
+        *id = match(v, text + i, n - i, clean_end > i ? clean_end - i : 0);
         if (*id == CLB_TOKEN_NONE)
             continue;
         *begin = i;

@@ -1,0 +1,150 @@
+/* Published chat templates against jinja2's renderings of them (tests/oracles/record_chat.py):
+ * - COLIBRI_TEST_TEMPLATES: the folder of templates that chat.json was recorded from;
+ * - COLIBRI_SMOLLM2: SmolLM2-135M-Instruct;
+ * the example model is always at hand. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support.h"
+#include "text/chat_impl.h"
+
+static json_t *recorded;
+
+static size_t messages_of(const json_t *conversation, clb_message *out)
+{
+    const json_t *list = json_object_get(conversation, "messages"), *m;
+    size_t i;
+    json_array_foreach(list, i, m)
+    {
+        out[i].role = json_string_value(json_object_get(m, "role"));
+        out[i].content = json_string_value(json_object_get(m, "content"));
+    }
+    return i;
+}
+
+/* All conversations of one template; returns how many were compared. */
+static size_t check(const char *name, const clb_chat_format *f)
+{
+    json_t *conversations = json_object_get(recorded, "conversations"), *c;
+    const json_t *want_all = json_object_get(json_object_get(json_object_get(recorded, "templates"), name), "rendered");
+    const int64_t now = json_integer_value(json_object_get(recorded, "now"));
+    const char *key;
+    size_t compared = 0;
+    assert_non_null(want_all);
+    json_object_foreach(conversations, key, c)
+    {
+        clb_message messages[16];
+        clb_error err = {0};
+        clb_jinja_output got = {0};
+        const size_t n = messages_of(c, messages);
+        const json_t *want = json_object_get(want_all, key);
+        const int rc = clb_chat_render_at(f, messages, n, json_is_true(json_object_get(c, "add_generation_prompt")),
+                                          now, &got, &err);
+        const char *error = json_string_value(json_object_get(want, "error"));
+        if (!error) {
+            if (rc)
+                fail_msg("%s, %s: %s", name, key, err.msg);
+            if (strcmp(got.text.data, json_string_value(want)) != 0)
+                fail_msg("%s, %s:\n%s\n---- instead of\n%s", name, key, got.text.data, json_string_value(want));
+            assert_int_equal(got.taint.n, got.text.n);
+            compared++;
+        } else if (!strstr(error, "NoneType")) { /* there Colibri loops over no tools and goes on */
+            if (!rc)
+                fail_msg("%s, %s: no error, but jinja2 says %s", name, key, error);
+            compared++;
+        }
+        clb_jinja_output_free(&got);
+    }
+    return compared;
+}
+
+static size_t check_gguf(const char *name, const char *path)
+{
+    clb_error err;
+    clb_gguf *g;
+    const clb_chat_format *f;
+    assert_ok(clb_gguf_open(path, NULL, NULL, &g, &err), &err);
+    assert_ok(clb_chat_detect(g, &f, &err), &err);
+    clb_gguf_close(g);
+    assert_string_equal(clb_chat_name(f), "chatml");
+    const size_t n = check(name, f);
+    clb_chat_free(f);
+    return n;
+}
+
+static void example_model(void **state)
+{
+    (void)state;
+    assert_int_equal(check_gguf("tiny-moe-q4_k_m.gguf", TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")), 4);
+}
+
+static void smollm2(void **state)
+{
+    (void)state;
+    const char *path = getenv("COLIBRI_SMOLLM2");
+    if (!path) {
+        print_message("COLIBRI_SMOLLM2 is unset\n");
+        skip();
+    }
+    assert_int_equal(check_gguf("smollm2-135m-instruct-q4_1.gguf", path), 4);
+}
+
+static void published_templates(void **state)
+{
+    (void)state;
+    const char *dir = getenv("COLIBRI_TEST_TEMPLATES"), *name;
+    json_t *of;
+    size_t files = 0, compared = 0;
+    if (!dir) {
+        print_message("COLIBRI_TEST_TEMPLATES is unset\n");
+        skip();
+    }
+    json_object_foreach(json_object_get(recorded, "templates"), name, of)
+    {
+        char path[PATH_MAX];
+        size_t n;
+        if (!strstr(name, ".jinja"))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", dir, name);
+        char *text = test_read_file(path, &n);
+        clb_error err;
+        const clb_chat_format *f;
+        if (clb_chat_detect_template((clb_str){text, n}, &f, &err))
+            fail_msg("%s: %s", name, err.msg);
+        compared += check(name, f);
+        files++;
+        clb_chat_free(f);
+        free(text);
+    }
+    print_message("%zu templates, %zu conversations\n", files, compared);
+    assert_true(files >= 20);
+}
+
+static int load(void **state)
+{
+    (void)state;
+    const char *other = getenv("COLIBRI_TEST_CHAT_JSON");
+    recorded = json_load_file(other ? other : TEST_DATA("chat.json"), 0, NULL);
+    assert_non_null(recorded);
+    return 0;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    json_decref(recorded);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(example_model),
+        cmocka_unit_test(smollm2),
+        cmocka_unit_test(published_templates),
+    };
+    setenv("TZ", "UTC", 1); /* strftime_now is local time */
+    return cmocka_run_group_tests(tests, load, unload);
+}

@@ -14,7 +14,7 @@
 #define CLB_GGUF_MAX_KEY_LEN       65535u /* the specification's bound */
 #define CLB_GGUF_MAX_NAME_LEN      255u   /* the specification says 64, some writers exceed it */
 #define CLB_GGUF_MAX_DEPTH         8u     /* arrays inside arrays */
-#define CLB_GGUF_MAX_ALIGNMENT     ((uint64_t)1 << 30)
+#define CLB_GGUF_MAX_ALIGNMENT     ((uint64_t)1 << 24)
 #define CLB_GGUF_DEFAULT_ALIGNMENT 32u
 
 /* The bytes of a file, as far as they have been read, or bytes in memory. */

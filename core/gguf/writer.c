@@ -370,6 +370,12 @@ static int lay_out(clb_gguf_writer *w, uint64_t *data_bytes, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Where the data section begins; without tensors there is none. */
+static uint64_t data_begins(const clb_gguf_writer *w, uint64_t header)
+{
+    return w->n_tensors ? padded(w, header) : header;
+}
+
 static uint64_t header_bytes(const clb_gguf_writer *w)
 {
     uint64_t n = PREFIX_BYTES;
@@ -384,7 +390,7 @@ int clb_gguf_writer_size(clb_gguf_writer *w, uint64_t *out, clb_error *err)
 {
     uint64_t data;
     CLB_TRY(lay_out(w, &data, err));
-    *out = padded(w, header_bytes(w)) + data;
+    *out = data_begins(w, header_bytes(w)) + data;
     return COLIBRI_OK;
 }
 
@@ -450,7 +456,7 @@ int clb_gguf_writer_emit(clb_gguf_writer *w, const clb_gguf_sink *sink, clb_erro
     CLB_GO(put_header(w, &header, err));
     assert(header.n == header_bytes(w));
     CLB_GO(sink->put(sink->ctx, header.data, header.n, err));
-    CLB_GO(put_zeros(sink, padded(w, header.n) - header.n, err));
+    CLB_GO(put_zeros(sink, data_begins(w, header.n) - header.n, err));
     for (size_t i = 0; i < w->n_tensors; i++) {
         const new_tensor *t = &w->tensors[i];
         CLB_GO(put_tensor(t, sink, &chunk, err));

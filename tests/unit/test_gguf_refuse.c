@@ -298,6 +298,7 @@ static void checks_the_alignment_key(void **state)
                  {0, CLB_GGUF_U32, 4, "is 0, expected a power of two"},
                  {4, CLB_GGUF_U32, 4, "is 4"},
                  {24, CLB_GGUF_U32, 4, "is 24"},
+                 {1u << 25, CLB_GGUF_U32, 4, "is 33554432"},
                  {1u << 31, CLB_GGUF_U32, 4, "is 2147483648"},
                  {64, CLB_GGUF_U64, 8, "of type u64, expected u32"},
                  {64, CLB_GGUF_I32, 4, "of type i32, expected u32"}};

@@ -295,8 +295,8 @@ static void refuses_what_the_reader_would_refuse(void **state)
         deep[i] = A(CLB_GGUF_ARRAY, 1, &deep[i - 1]);
     assert_fails(clb_gguf_writer_set(w, "k", &deep[CLB_GGUF_MAX_DEPTH], &err), &err, COLIBRI_E_USAGE, "nested deeper");
     assert_ok(clb_gguf_writer_set(w, "deepest", &deep[CLB_GGUF_MAX_DEPTH - 1], &err), &err);
-    static const uint32_t alignments[] = {0, 4, 24, 1u << 31};
-    for (size_t i = 0; i < 4; i++)
+    static const uint32_t alignments[] = {0, 4, 24, 1u << 25, 1u << 31};
+    for (size_t i = 0; i < 5; i++)
         assert_fails(clb_gguf_writer_set_u32(w, "general.alignment", alignments[i], &err), &err, COLIBRI_E_USAGE,
                      "power of two");
     assert_fails(clb_gguf_writer_set_u64(w, "general.alignment", 64, &err), &err, COLIBRI_E_USAGE, "u32");

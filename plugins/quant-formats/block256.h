@@ -31,10 +31,12 @@ CLB_INLINE void clb_dequantize256(const void *blocks, float *out, size_t n, size
     for (size_t b = 0; b < n / 256; b++) {
         struct clb_row256 w;
         decode((const char *)blocks + b * block_bytes, &w);
-        for (size_t i = 0; i < 256; i++) {
-            const size_t s = i / (256 / n_sub);
-            const float v = w.d * (float)w.sc[s] * (float)w.q[i];
-            out[256 * b + i] = has_min ? v - w.dmin * (float)w.m[s] : v;
+        for (size_t s = 0; s < n_sub; s++) {
+            const float scale = w.d * (float)w.sc[s], min = has_min ? w.dmin * (float)w.m[s] : 0.0f;
+            for (size_t i = s * (256 / n_sub); i < (s + 1) * (256 / n_sub); i++) {
+                const float v = scale * (float)w.q[i];
+                out[256 * b + i] = has_min ? v - min : v;
+            }
         }
     }
 }

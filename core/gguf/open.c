@@ -56,25 +56,29 @@ static int split_no_count(const clb_gguf_shard *shard, uint64_t *no, uint64_t *c
     return split_key(shard, "split.count", 0, count, err);
 }
 
-/* The path of shard `no` (from 0) of `count`, made from the path of another shard of the same model; NULL if that
- * path does not end in -NNNNN-of-NNNNN.gguf or memory is out. */
-static char *shard_path(const char *path, uint64_t no, uint64_t count)
+/* The path of shard `no` (from 0) of `count`, made from the path of another shard of the same model; *out is NULL if
+ * that path does not end in -NNNNN-of-NNNNN.gguf. */
+static int shard_path(const char *path, uint64_t no, uint64_t count, char **out, clb_error *err)
 {
     const size_t n = strlen(path);
     unsigned a, b;
     int end = 0;
+    *out = NULL;
     if (n < SUFFIX_LEN || sscanf(path + n - SUFFIX_LEN, "-%5u-of-%5u.gguf%n", &a, &b, &end) != 2 || end != SUFFIX_LEN)
-        return NULL;
-    char *made = NULL;
-    if (asprintf(&made, "%.*s-%05u-of-%05u.gguf", (int)(n - SUFFIX_LEN), path, (unsigned)no + 1, (unsigned)count) < 0)
-        return NULL;
-    return made;
+        return COLIBRI_OK;
+    if (asprintf(out, "%.*s-%05u-of-%05u.gguf", (int)(n - SUFFIX_LEN), path, (unsigned)no + 1, (unsigned)count) < 0) {
+        *out = NULL;
+        return CLB_NOMEM(err, "the path of a split model's file");
+    }
+    return COLIBRI_OK;
 }
 
 static int refuse_later_shard(const char *path, uint64_t no, uint64_t count, clb_error *err)
 {
     char buf[304], buf2[304];
-    char *first = count <= CLB_GGUF_MAX_SHARDS ? shard_path(path, 0, count) : NULL;
+    char *first = NULL;
+    if (count <= CLB_GGUF_MAX_SHARDS)
+        CLB_TRY(shard_path(path, 0, count, &first, err));
     const int rc = clb_fail(err, COLIBRI_E_USAGE, "%s is file %llu of %llu of a split model, open the first one: %s",
                             clb_gguf_short_path(path, buf), (unsigned long long)no + 1, (unsigned long long)count,
                             first ? clb_gguf_short_path(first, buf2) : "the file whose split.no is 0");
@@ -114,7 +118,8 @@ static int open_other_shards(clb_gguf *g, clb_error *err)
     if (count > CLB_GGUF_MAX_SHARDS)
         return clb_fail(err, COLIBRI_E_LIMIT, "%s: split into %llu files, at most %u are read",
                         clb_gguf_short_path(path, buf), (unsigned long long)count, CLB_GGUF_MAX_SHARDS);
-    char *own = shard_path(path, 0, count);
+    char *own;
+    CLB_TRY(shard_path(path, 0, count, &own, err));
     const bool fits = own && strcmp(own, path) == 0;
     free(own);
     if (!fits)
@@ -130,9 +135,8 @@ static int open_other_shards(clb_gguf *g, clb_error *err)
     memset(shards + 1, 0, ((size_t)count - 1) * sizeof *shards);
     g->n_shards = (uint32_t)count;
     for (uint32_t i = 1; i < g->n_shards; i++) {
-        char *next = shard_path(path, i, count);
-        if (!next)
-            return CLB_NOMEM(err, "the path of a split model's file");
+        char *next;
+        CLB_TRY(shard_path(path, i, count, &next, err));
         const int rc = open_shard(g, i, next, count, err);
         free(next);
         if (rc)

@@ -348,6 +348,28 @@ static void takes_sizes_from_the_geometry(void **state)
     assert_false(clb_gguf_known_geometry(NULL, 4000000000u, &elems, &n_bytes));
 }
 
+static void does_not_mix_up_element_types(void **state)
+{
+    (void)state;
+    clb_error err = {0};
+    clb_gguf *g;
+    int64_t n;
+    double f;
+    clb_str s;
+    assert_ok(clb_gguf_open(TEST_DATA("gguf/all.gguf"), NULL, NULL, &g, &err), &err);
+    static const char *const not_ints[] = {"array.f32", "array.f64", "array.string", "array.nested"};
+    static const char *const not_floats[] = {"array.u8", "array.i64", "array.bool", "array.string", "array.nested"};
+    static const char *const not_strings[] = {"array.u8", "array.f32", "array.bool", "array.nested_strings"};
+    for (size_t i = 0; i < 4; i++)
+        assert_fails(clb_gguf_item_i64(clb_gguf_find(g, not_ints[i]), 0, &n, &err), &err, COLIBRI_E_FORMAT, "integers");
+    for (size_t i = 0; i < 5; i++)
+        assert_fails(clb_gguf_item_f64(clb_gguf_find(g, not_floats[i]), 0, &f, &err), &err, COLIBRI_E_FORMAT, "floats");
+    for (size_t i = 0; i < 4; i++)
+        assert_fails(clb_gguf_item_str(clb_gguf_find(g, not_strings[i]), 0, &s, &err), &err, COLIBRI_E_FORMAT,
+                     "expected strings");
+    clb_gguf_close(g);
+}
+
 /* ---- typed getters ---------------------------------------------------------------------------------- */
 
 static void converts_where_the_value_fits(void **state)
@@ -403,6 +425,8 @@ static void converts_where_the_value_fits(void **state)
     assert_fails(clb_gguf_get_u32(o.g, "none", &u, err), err, COLIBRI_E_NOT_FOUND, "image: has no key \"none\"");
     assert_int_equal(u, 99);
     assert_fails(clb_gguf_get_str(o.g, "none", &s, err), err, COLIBRI_E_NOT_FOUND, "none");
+    assert_fails(clb_gguf_get_f32(o.g, "none", &f, err), err, COLIBRI_E_NOT_FOUND, "none");
+    assert_fails(clb_gguf_get_bool(o.g, "none", &b, err), err, COLIBRI_E_NOT_FOUND, "none");
     assert_ok(clb_gguf_get_u32_or(o.g, "none", 7, &u, err), err);
     assert_int_equal(u, 7);
     assert_ok(clb_gguf_get_u32_or(o.g, "i32", 7, &u, err), err);
@@ -429,6 +453,7 @@ int main(void)
         cmocka_unit_test(reads_odd_but_valid_values),
         cmocka_unit_test(finds_every_one_of_many_names),
         cmocka_unit_test(takes_sizes_from_the_geometry),
+        cmocka_unit_test(does_not_mix_up_element_types),
         cmocka_unit_test(converts_where_the_value_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

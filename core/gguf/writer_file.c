@@ -71,7 +71,10 @@ static int examine(const char *path, unsigned flags, target *t, clb_error *err)
         t->path = strdup(path);
         return t->path ? COLIBRI_OK : CLB_NOMEM(err, "a path");
     }
-    t->path = S_ISLNK(st.st_mode) ? realpath(path, NULL) : strdup(path);
+    const bool is_link = S_ISLNK(st.st_mode);
+    t->path = is_link ? realpath(path, NULL) : strdup(path);
+    if (!t->path && (!is_link || errno == ENOMEM))
+        return CLB_NOMEM(err, "a path");
     if (!t->path)
         return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot follow the link %s", shown);
     if (stat(t->path, &st))

@@ -79,8 +79,9 @@ static int parse_one(const char *name, size_t n, struct colibri_cpu_bits *bits, 
     char word[64];
     snprintf(word, sizeof word, "%.*s", n < sizeof word ? (int)n : (int)sizeof word - 1, name);
     const long near = clb_nearest(word, names, N_KNOWN + 1);
-    return clb_fail(err, COLIBRI_E_USAGE, "unknown CPU feature \"%s\"%s%s%s: \"colibri plugins cpu\" lists them", word,
-                    near >= 0 ? ", did you mean \"" : "", near >= 0 ? names[near] : "", near >= 0 ? "\"" : "");
+    return clb_fail(err, COLIBRI_E_USAGE, "unknown CPU feature '%s'%s%s%s", word,
+                    near >= 0 ? "; did you mean '" : " ('colibri plugins cpu' lists them)", near >= 0 ? names[near] : "",
+                    near >= 0 ? "'?" : "");
 }
 
 int clb_cpu_parse(const char *names, struct colibri_cpu_bits *bits, clb_error *err)

@@ -134,8 +134,8 @@ static int not_found(const clb_registry *reg, const char *name, clb_error *err)
         names[n++] = clb_vecop_members[i].name;
     const long near = names ? clb_nearest(name, names, n) : -1;
     const int rc = clb_fail(err, COLIBRI_E_NOT_FOUND,
-                            "no plugin, format, vector operation or component is called \"%s\"%s%s%s", name,
-                            near >= 0 ? ", did you mean \"" : "", near >= 0 ? names[near] : "", near >= 0 ? "\"" : "");
+                            "no plugin, format, vector operation or component is called '%s'%s%s%s", name,
+                            near >= 0 ? "; did you mean '" : "", near >= 0 ? names[near] : "", near >= 0 ? "'?" : "");
     free(names);
     return rc;
 }

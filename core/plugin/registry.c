@@ -57,7 +57,7 @@ static int search_all(clb_registry *reg, const clb_registry_options *o, clb_erro
         CLB_TRY(clb_search_add(&reg->search, o->builtin_dir, "installed", err));
     for (size_t i = 0; i < o->n_dirs; i++) {
         if (o->dirs[i][0] != '/')
-            return clb_fail(err, COLIBRI_E_USAGE, "[plugins] path: \"%s\" is not an absolute path", o->dirs[i]);
+            return clb_fail(err, COLIBRI_E_USAGE, "[plugins] path: '%s' is not an absolute path", o->dirs[i]);
         CLB_TRY(clb_search_add(&reg->search, o->dirs[i], "config", err));
     }
     const char *const env = o->use_env ? secure_getenv("COLIBRI_PLUGIN_PATH") : NULL;
@@ -119,8 +119,8 @@ static void check_deny(const clb_registry *reg)
             hit = clb_id_matches(reg->deny[d], ids[i]);
         const long near = hit ? -1 : clb_nearest(reg->deny[d], ids, n);
         if (!hit)
-            clb_logf(reg->log, COLIBRI_LOG_WARN, "[plugins] deny: no plugin is called \"%s\"%s%s", reg->deny[d],
-                     near >= 0 ? ", the nearest is " : "", near >= 0 ? ids[near] : "");
+            clb_logf(reg->log, COLIBRI_LOG_WARN, "[plugins] deny: no plugin is called '%s'%s%s%s", reg->deny[d],
+                     near >= 0 ? "; did you mean '" : "", near >= 0 ? ids[near] : "", near >= 0 ? "'?" : "");
     }
     free(ids);
 }

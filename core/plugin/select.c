@@ -199,7 +199,7 @@ static void check_prefer(clb_registry *reg)
             hit = clb_id_matches(reg->prefer[p], reg->components[i]->name);
         if (!hit)
             clb_logf(reg->log, COLIBRI_LOG_WARN,
-                     "[plugins] prefer: no plugin and no loaded component is called \"%s\" (colibri plugins list)",
+                     "[plugins] prefer: no plugin and no loaded component is called '%s' ('colibri plugins list' shows what is there)",
                      reg->prefer[p]);
     }
 }
@@ -215,7 +215,7 @@ static int format_missing(const clb_registry *reg, const char *label, clb_error 
                             label, c->note.desc.id, clb_candidate_place(c), c->reason ? c->reason : "no reason recorded");
     }
     return clb_fail(err, COLIBRI_E_UNSUPPORTED,
-                    "no plugin offers quantization format %s: \"colibri plugins list\" shows what is there", label);
+                    "no plugin offers quantization format %s ('colibri plugins list' shows what is there)", label);
 }
 
 const struct colibri_format *clb_registry_format(clb_registry *reg, uint32_t gguf_type, clb_error *err)
@@ -316,7 +316,7 @@ static int named_missing(clb_registry *reg, enum clb_iface iface, const char *na
     for (size_t i = 0; i < reg->n_candidates; i++) {
         const clb_candidate *const c = &reg->candidates[i];
         if (c->state == CLB_PLUGIN_REJECTED && c->has_id && (!strcmp(c->note.desc.id, name) || ends_with_part(c->note.desc.id, name)))
-            return clb_fail(err, COLIBRI_E_NOT_FOUND, "%s \"%s\": plugin %s (%s) was rejected: %s", kind, name,
+            return clb_fail(err, COLIBRI_E_NOT_FOUND, "%s '%s': plugin %s (%s) was rejected: %s", kind, name,
                             c->note.desc.id, clb_candidate_place(c), c->reason ? c->reason : "no reason recorded");
     }
     const char **const names = calloc(reg->n_components + 1, sizeof *names);
@@ -329,8 +329,8 @@ static int named_missing(clb_registry *reg, enum clb_iface iface, const char *na
             names[n++] = reg->components[i]->name;
         }
     const long near = names ? clb_nearest(name, names, n) : -1;
-    const int rc = clb_fail(err, COLIBRI_E_NOT_FOUND, "no %s is called \"%s\"%s%s%s; there are: %.700s", kind, name,
-                            near >= 0 ? ", did you mean \"" : "", near >= 0 ? names[near] : "", near >= 0 ? "\"" : "",
+    const int rc = clb_fail(err, COLIBRI_E_NOT_FOUND, "no %s is called '%s'%s%s%s (there are: %.700s)", kind, name,
+                            near >= 0 ? "; did you mean '" : "", near >= 0 ? names[near] : "", near >= 0 ? "'?" : "",
                             n ? all.data : "none");
     clb_buf_free(&all);
     free(names);

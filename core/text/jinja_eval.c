@@ -1,6 +1,4 @@
 /* Expressions of the Jinja interpreter. */
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "text/jinja_impl.h"
@@ -158,171 +156,6 @@ static int slice(clb_jrun *r, const clb_jnode *e, const clb_jvalue *of, clb_jval
     return COLIBRI_OK;
 }
 
-static bool is_number(const clb_jvalue *v)
-{
-    return v->type == J_INT || v->type == J_FLOAT || v->type == J_BOOL;
-}
-
-static double as_float(const clb_jvalue *v)
-{
-    return v->type == J_FLOAT ? v->as.f : v->type == J_INT ? (double)v->as.i : v->as.b;
-}
-
-static int64_t as_int(const clb_jvalue *v)
-{
-    return v->type == J_INT ? v->as.i : v->as.b;
-}
-
-static int integers(clb_jrun *r, enum clb_jop op, int64_t a, int64_t b, clb_jvalue *out)
-{
-    int64_t v = 0;
-    bool overflow = false;
-    switch (op) {
-    case JO_ADD:
-        overflow = __builtin_add_overflow(a, b, &v);
-        break;
-    case JO_SUB:
-        overflow = __builtin_sub_overflow(a, b, &v);
-        break;
-    case JO_MUL:
-        overflow = __builtin_mul_overflow(a, b, &v);
-        break;
-    case JO_POW:
-        for (v = 1; b > 0 && !overflow; b--) {
-            overflow = __builtin_mul_overflow(v, a, &v);
-            if (v == 0 || (v == 1 && a == 1))
-                break;
-            if (a == -1 && b > 2)
-                b = 2 + b % 2;
-        }
-        break;
-    default: /* floor division and its remainder */
-        if (b == 0)
-            return clb_jfail(r, COLIBRI_E_USAGE, "division by zero");
-        overflow = a == INT64_MIN && b == -1;
-        if (!overflow) {
-            const int64_t q = a / b - (a % b != 0 && (a % b < 0) != (b < 0));
-            v = op == JO_FLOORDIV ? q : a - q * b;
-        }
-        break;
-    }
-    if (overflow)
-        return clb_jfail(r, COLIBRI_E_LIMIT, "an integer beyond 64 bits");
-    *out = clb_jint(v);
-    return COLIBRI_OK;
-}
-
-static int floats(clb_jrun *r, enum clb_jop op, double a, double b, clb_jvalue *out)
-{
-    double v;
-    if (b == 0 && (op == JO_DIV || op == JO_FLOORDIV || op == JO_MOD))
-        return clb_jfail(r, COLIBRI_E_USAGE, "division by zero");
-    switch (op) {
-    case JO_ADD:
-        v = a + b;
-        break;
-    case JO_SUB:
-        v = a - b;
-        break;
-    case JO_MUL:
-        v = a * b;
-        break;
-    case JO_DIV:
-        v = a / b;
-        break;
-    case JO_FLOORDIV:
-        v = floor(a / b);
-        break;
-    case JO_MOD:
-        v = a - floor(a / b) * b;
-        break;
-    default:
-        v = pow(a, b);
-        break;
-    }
-    *out = (clb_jvalue){.type = J_FLOAT, .as.f = v};
-    return COLIBRI_OK;
-}
-
-static int repeat(clb_jrun *r, const clb_jvalue *text, int64_t times, clb_jvalue *out)
-{
-    clb_jout o = {0};
-    for (int64_t i = 0; i < times && text->as.s.n; i++)
-        CLB_TRY(clb_jout_put(r, &o, text->as.s));
-    *out = clb_jout_value(&o);
-    return COLIBRI_OK;
-}
-
-static int binary(clb_jrun *r, enum clb_jop op, const clb_jvalue *a, const clb_jvalue *b, clb_jvalue *out)
-{
-    static const char *const sign[] = {"+", "-", "*", "/", "//", "%", "**", "~"};
-    if (op == JO_CONCAT) {
-        clb_jstr x, y;
-        CLB_TRY(clb_jto_str(r, a, &x));
-        CLB_TRY(clb_jto_str(r, b, &y));
-        return clb_jconcat(r, x, y, out);
-    }
-    if (op == JO_ADD && a->type == J_STR && b->type == J_STR)
-        return clb_jconcat(r, a->as.s, b->as.s, out);
-    if (op == JO_ADD && a->type == J_LIST && b->type == J_LIST) {
-        CLB_TRY(clb_jlist_new(r, out));
-        for (size_t i = 0; i < a->as.list->n; i++)
-            CLB_TRY(clb_jlist_push(r, out->as.list, a->as.list->items[i]));
-        for (size_t i = 0; i < b->as.list->n; i++)
-            CLB_TRY(clb_jlist_push(r, out->as.list, b->as.list->items[i]));
-        return COLIBRI_OK;
-    }
-    if (op == JO_MUL && a->type == J_STR && b->type == J_INT)
-        return repeat(r, a, b->as.i, out);
-    if (op == JO_MUL && b->type == J_STR && a->type == J_INT)
-        return repeat(r, b, a->as.i, out);
-    if (is_number(a) && is_number(b)) {
-        const bool whole = a->type != J_FLOAT && b->type != J_FLOAT && op != JO_DIV && !(op == JO_POW && as_int(b) < 0);
-        return whole ? integers(r, op, as_int(a), as_int(b), out) : floats(r, op, as_float(a), as_float(b), out);
-    }
-    const clb_jvalue *undefined = a->type == J_UNDEFINED ? a : b->type == J_UNDEFINED ? b : NULL;
-    if (undefined)
-        return clb_jfail(r, COLIBRI_E_USAGE, "\"%.*s\" is undefined", (int)undefined->as.s.n, undefined->as.s.p);
-    return clb_jfail(r, COLIBRI_E_USAGE, "%s %s %s", clb_jtype_name(a), sign[op], clb_jtype_name(b));
-}
-
-static int contains(clb_jrun *r, const clb_jvalue *item, const clb_jvalue *in, bool *out)
-{
-    *out = false;
-    if (in->type == J_STR) {
-        if (item->type != J_STR)
-            return clb_jfail(r, COLIBRI_E_USAGE, "%s in a string", clb_jtype_name(item));
-        *out = item->as.s.n == 0 || memmem(in->as.s.p, in->as.s.n, item->as.s.p, item->as.s.n) != NULL;
-        return COLIBRI_OK;
-    }
-    if (in->type == J_DICT) {
-        *out = clb_jdict_get(in->as.dict, item) != NULL;
-        return COLIBRI_OK;
-    }
-    clb_jlist items;
-    CLB_TRY(clb_jiterate(r, in, &items));
-    for (size_t i = 0; i < items.n && !*out; i++)
-        *out = clb_jequal(&items.items[i], item);
-    return COLIBRI_OK;
-}
-
-static int compare(clb_jrun *r, enum clb_jop op, const clb_jvalue *a, const clb_jvalue *b, bool *out)
-{
-    int order = 0;
-    if (op == JO_EQ || op == JO_NE) {
-        *out = clb_jequal(a, b) == (op == JO_EQ);
-        return COLIBRI_OK;
-    }
-    if (op == JO_IN || op == JO_NOT_IN) {
-        CLB_TRY(contains(r, a, b, out));
-        *out = *out == (op == JO_IN);
-        return COLIBRI_OK;
-    }
-    CLB_TRY(clb_jorder(r, a, b, &order));
-    *out = op == JO_LT ? order < 0 : op == JO_LE ? order <= 0 : op == JO_GT ? order > 0 : order >= 0;
-    return COLIBRI_OK;
-}
-
 /* a < b < c: each neighbour pair, until one is false */
 static int comparison(clb_jrun *r, const clb_jnode *e, clb_jvalue *out)
 {
@@ -331,7 +164,7 @@ static int comparison(clb_jrun *r, const clb_jnode *e, clb_jvalue *out)
     CLB_TRY(clb_jeval(r, e->a, &left));
     for (size_t i = 0; i < e->n && holds; i++, left = right) {
         CLB_TRY(clb_jeval(r, e->items[i]->a, &right));
-        CLB_TRY(compare(r, e->items[i]->op, &left, &right, &holds));
+        CLB_TRY(clb_jcompare(r, e->items[i]->op, &left, &right, &holds));
     }
     *out = clb_jbool(holds);
     return COLIBRI_OK;
@@ -416,7 +249,7 @@ static int negative(clb_jrun *r, const clb_jnode *e, clb_jvalue *out)
     const clb_jvalue zero = clb_jint(0);
     clb_jvalue v;
     CLB_TRY(clb_jeval(r, e->a, &v));
-    return binary(r, e->kind == JN_NEG ? JO_SUB : JO_ADD, &zero, &v, out);
+    return clb_jbinary(r, e->kind == JN_NEG ? JO_SUB : JO_ADD, &zero, &v, out);
 }
 
 static int filter(clb_jrun *r, const clb_jnode *e, clb_jvalue *out)
@@ -497,7 +330,7 @@ static int eval(clb_jrun *r, const clb_jnode *e, clb_jvalue *out)
         CLB_TRY(clb_jeval(r, e->a, &v));
         CLB_TRY(clb_jeval(r, e->b, &w));
         r->line = e->line;
-        return binary(r, e->op, &v, &w, out);
+        return clb_jbinary(r, e->op, &v, &w, out);
     case JN_AND:
     case JN_OR:
         CLB_TRY(clb_jeval(r, e->a, out));

@@ -67,15 +67,16 @@ static int filtered(clb_jrun *r, const clb_jnode *n, clb_jlist *items)
     clb_jvalue kept;
     clb_jscope *outer;
     CLB_TRY(clb_jlist_new(r, &kept));
+    CLB_TRY(push_scope(r, r->scope, &outer));
     for (size_t i = 0; i < items->n; i++) {
         clb_jvalue v;
-        CLB_TRY(push_scope(r, r->scope, &outer));
+        r->scope->n = 0;
         CLB_TRY(assign(r, n, items->items[i]));
         CLB_TRY(clb_jeval(r, n->b, &v));
-        r->scope = outer;
         if (clb_jtrue(&v))
             CLB_TRY(clb_jlist_push(r, kept.as.list, items->items[i]));
     }
+    r->scope = outer;
     *items = *kept.as.list;
     return COLIBRI_OK;
 }
@@ -84,7 +85,7 @@ static int for_loop(clb_jrun *r, const clb_jnode *n)
 {
     clb_jvalue over, loop;
     clb_jlist items;
-    clb_jscope *outer;
+    clb_jscope *outer, *inner;
     CLB_TRY(clb_jeval(r, n->a, &over));
     CLB_TRY(clb_jiterate(r, &over, &items));
     if (n->b)
@@ -92,18 +93,21 @@ static int for_loop(clb_jrun *r, const clb_jnode *n)
     if (items.n == 0)
         return n->c ? clb_jexec(r, n->c) : COLIBRI_OK;
     CLB_TRY(clb_jdict_new(r, &loop));
+    CLB_TRY(push_scope(r, r->scope, &outer));
     for (size_t i = 0; i < items.n; i++) {
-        CLB_TRY(push_scope(r, r->scope, &outer));
+        if (r->scope->captured)
+            CLB_TRY(push_scope(r, outer, &inner));
+        r->scope->n = 0;
         CLB_TRY(loop_variable(r, &items, i, loop.as.dict));
         CLB_TRY(clb_jassign(r, "loop", loop));
         CLB_TRY(assign(r, n, items.items[i]));
         CLB_TRY(clb_jexec(r, n->named[0]));
-        r->scope = outer;
         const enum clb_jflow flow = r->flow;
         r->flow = JF_NEXT;
         if (flow == JF_BREAK)
             break;
     }
+    r->scope = outer;
     return COLIBRI_OK;
 }
 
@@ -164,6 +168,8 @@ static int define_macro(clb_jrun *r, const clb_jnode *n)
     void *m;
     CLB_TRY(clb_jalloc(&r->arena, sizeof(clb_jmacro), &m, r->err));
     *(clb_jmacro *)m = (clb_jmacro){n, r->scope};
+    for (clb_jscope *s = r->scope; s; s = s->parent)
+        s->captured = true;
     return clb_jassign(r, n->name, (clb_jvalue){.type = J_MACRO, .as.macro = m});
 }
 

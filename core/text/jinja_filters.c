@@ -1,4 +1,4 @@
-/* Filters and tests of the Jinja interpreter. */
+/* Filters of the Jinja interpreter. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,21 +154,26 @@ static int f_items(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jv
     return COLIBRI_OK;
 }
 
+/* What an item is sorted by: itself, or with `pairs` its first part; without case if asked. */
+static int sort_key(clb_jrun *r, const clb_jvalue *item, bool pairs, bool caseless, clb_jvalue *out)
+{
+    *out = pairs ? item->as.list->items[0] : *item;
+    return caseless && out->type == J_STR ? clb_jcase(r, out->as.s, 'l', out) : COLIBRI_OK;
+}
+
 /* Insertion sort: stable, and lists in templates are short; steps are counted. */
-static int sort_list(clb_jrun *r, clb_jlist *l, bool reverse, bool caseless)
+static int sort_list(clb_jrun *r, clb_jlist *l, bool reverse, bool caseless, bool pairs)
 {
     for (size_t i = 1; i < l->n; i++) {
         const clb_jvalue item = l->items[i];
+        clb_jvalue x, y;
         size_t k = i;
+        CLB_TRY(sort_key(r, &item, pairs, caseless, &x));
         for (; k > 0; k--) {
-            clb_jvalue x = item, y = l->items[k - 1];
             int order;
             if (++r->steps > CLB_JINJA_MAX_STEPS)
                 return clb_jfail(r, COLIBRI_E_LIMIT, "sorting too much");
-            if (caseless && x.type == J_STR)
-                CLB_TRY(clb_jcase(r, x.as.s, 'l', &x));
-            if (caseless && y.type == J_STR)
-                CLB_TRY(clb_jcase(r, y.as.s, 'l', &y));
+            CLB_TRY(sort_key(r, &l->items[k - 1], pairs, caseless, &y));
             CLB_TRY(clb_jorder(r, &x, &y, &order));
             if (reverse ? order <= 0 : order >= 0)
                 break;
@@ -200,7 +205,7 @@ static int f_sort(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jva
     if (clb_jarg(a, 2, "attribute"))
         return clb_jfail(r, COLIBRI_E_UNSUPPORTED, "sort by attribute");
     CLB_TRY(copy_list(r, of, out));
-    return sort_list(r, out->as.list, bool_arg(a, 0, "reverse"), !bool_arg(a, 1, "case_sensitive"));
+    return sort_list(r, out->as.list, bool_arg(a, 0, "reverse"), !bool_arg(a, 1, "case_sensitive"), false);
 }
 
 static int f_dictsort(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jvalue *out)
@@ -208,25 +213,7 @@ static int f_dictsort(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb
     CLB_TRY(f_items(r, of, a, out));
     if (a->list->n || a->named->n)
         return clb_jfail(r, COLIBRI_E_UNSUPPORTED, "dictsort with arguments");
-    /* keys differ, so that comparing the pairs never gets to the values */
-    for (size_t i = 1; i < out->as.list->n; i++) {
-        const clb_jvalue item = out->as.list->items[i];
-        size_t k = i;
-        for (; k > 0; k--) {
-            clb_jvalue x = item.as.list->items[0], y = out->as.list->items[k - 1].as.list->items[0];
-            int order;
-            if (x.type == J_STR && y.type == J_STR) {
-                CLB_TRY(clb_jcase(r, x.as.s, 'l', &x));
-                CLB_TRY(clb_jcase(r, y.as.s, 'l', &y));
-            }
-            CLB_TRY(clb_jorder(r, &x, &y, &order));
-            if (order >= 0)
-                break;
-            out->as.list->items[k] = out->as.list->items[k - 1];
-        }
-        out->as.list->items[k] = item;
-    }
-    return COLIBRI_OK;
+    return sort_list(r, out->as.list, false, true, true);
 }
 
 static int f_first(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jvalue *out)
@@ -535,90 +522,4 @@ int clb_jfilter(clb_jrun *r, const char *name, const clb_jvalue *of, const clb_j
             return COLIBRI_OK;
         }
     return clb_jfail(r, COLIBRI_E_UNSUPPORTED, "unknown filter \"%s\"", name);
-}
-
-static bool same_case(const clb_jvalue *v, char from, char to)
-{
-    bool letter = false;
-    if (v->type != J_STR)
-        return false;
-    for (size_t i = 0; i < v->as.s.n; i++) {
-        const char c = v->as.s.p[i];
-        if (c >= from && c <= to)
-            return false;
-        letter |= (c | 32) >= 'a' && (c | 32) <= 'z';
-    }
-    return letter;
-}
-
-int clb_jtest(clb_jrun *r, const char *name, const clb_jvalue *of, const clb_jargs *a, bool *out)
-{
-    const enum clb_jtype t = of->type;
-    const clb_jvalue *v = clb_jarg(a, 0, NULL);
-    const struct {
-        const char *name;
-        bool holds;
-    } simple[] = {{"defined", t != J_UNDEFINED},
-                  {"undefined", t == J_UNDEFINED},
-                  {"none", t == J_NONE},
-                  {"string", t == J_STR},
-                  {"mapping", t == J_DICT},
-                  {"number", t == J_INT || t == J_FLOAT || t == J_BOOL},
-                  {"integer", t == J_INT},
-                  {"float", t == J_FLOAT},
-                  {"boolean", t == J_BOOL},
-                  {"true", t == J_BOOL && of->as.b},
-                  {"false", t == J_BOOL && !of->as.b},
-                  {"iterable", t == J_STR || t == J_LIST || t == J_DICT || t == J_UNDEFINED},
-                  {"sequence", t == J_STR || t == J_LIST || t == J_DICT || t == J_UNDEFINED},
-                  {"callable", t == J_MACRO || t == J_FUNCTION || t == J_METHOD},
-                  {"lower", same_case(of, 'A', 'Z')},
-                  {"upper", same_case(of, 'a', 'z')}};
-    for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
-        if (strcmp(simple[i].name, name) == 0) {
-            *out = simple[i].holds;
-            return COLIBRI_OK;
-        }
-    if (strcmp(name, "odd") == 0 || strcmp(name, "even") == 0) {
-        if (t != J_INT)
-            return clb_jfail(r, COLIBRI_E_USAGE, "%s is %s", clb_jtype_name(of), name);
-        *out = (of->as.i % 2 != 0) == (name[0] == 'o');
-        return COLIBRI_OK;
-    }
-    static const struct {
-        const char *name;
-        char how;
-    } binary[] = {{"equalto", '='}, {"eq", '='}, {"==", '='},       {"sameas", '='}, {"ne", '!'}, {"!=", '!'},
-                  {"in", 'i'},      {"lt", '<'}, {"lessthan", '<'}, {"<", '<'},      {"gt", '>'}, {"greaterthan", '>'},
-                  {">", '>'},       {"le", 'l'}, {"<=", 'l'},       {"ge", 'g'},     {">=", 'g'}, {"divisibleby", '%'}};
-    char how = 0;
-    for (size_t i = 0; i < sizeof binary / sizeof *binary; i++)
-        if (strcmp(binary[i].name, name) == 0)
-            how = binary[i].how;
-    if (!how)
-        return clb_jfail(r, COLIBRI_E_UNSUPPORTED, "unknown test \"%s\"", name);
-    if (!v)
-        return clb_jfail(r, COLIBRI_E_USAGE, "test %s takes an argument", name);
-    int order = 0;
-    clb_jlist items;
-    if (how == '=' || how == '!') {
-        *out = clb_jequal(of, v) == (how == '=');
-    } else if (how == 'i') {
-        *out = false;
-        if (v->type == J_STR && t == J_STR) {
-            *out = of->as.s.n == 0 || memmem(v->as.s.p, v->as.s.n, of->as.s.p, of->as.s.n) != NULL;
-            return COLIBRI_OK;
-        }
-        CLB_TRY(clb_jiterate(r, v, &items));
-        for (size_t i = 0; i < items.n && !*out; i++)
-            *out = clb_jequal(&items.items[i], of);
-    } else if (how == '%') {
-        if (t != J_INT || v->type != J_INT || v->as.i == 0 || v->as.i == -1)
-            return clb_jfail(r, COLIBRI_E_USAGE, "divisibleby takes numbers");
-        *out = of->as.i % v->as.i == 0;
-    } else {
-        CLB_TRY(clb_jorder(r, of, v, &order));
-        *out = how == '<' ? order < 0 : how == '>' ? order > 0 : how == 'l' ? order <= 0 : order >= 0;
-    }
-    return COLIBRI_OK;
 }

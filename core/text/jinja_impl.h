@@ -205,6 +205,7 @@ struct clb_jscope {
     clb_jscope *parent;
     clb_jvar *vars;
     size_t n, cap;
+    bool captured; /* a macro refers to it */
 };
 
 typedef struct clb_jout {
@@ -244,6 +245,7 @@ int clb_jorder(clb_jrun *r, const clb_jvalue *a, const clb_jvalue *b, int *out);
 const char *clb_jtype_name(const clb_jvalue *v); /* Python's: "str", "NoneType" */
 bool clb_jstr_is(const clb_jvalue *v, const char *s);
 clb_jstr clb_jsub(clb_jstr s, size_t from, size_t to); /* bytes [from, to) */
+void clb_jcopy_marks(uint8_t *to, clb_jstr s);         /* s.n of them */
 int clb_jconcat(clb_jrun *r, clb_jstr a, clb_jstr b, clb_jvalue *out);
 int clb_jlist_new(clb_jrun *r, clb_jvalue *out);
 int clb_jlist_push(clb_jrun *r, clb_jlist *l, clb_jvalue item);
@@ -263,6 +265,8 @@ size_t clb_jlength(const clb_jvalue *v);       /* characters of a string */
 size_t clb_jchar_at(clb_jstr s, size_t index); /* byte offset of a character */
 
 int clb_jeval(clb_jrun *r, const clb_jnode *e, clb_jvalue *out);
+int clb_jbinary(clb_jrun *r, enum clb_jop op, const clb_jvalue *a, const clb_jvalue *b, clb_jvalue *out);
+int clb_jcompare(clb_jrun *r, enum clb_jop op, const clb_jvalue *a, const clb_jvalue *b, bool *out);
 int clb_jget_attr(clb_jrun *r, const clb_jvalue *of, const char *name, clb_jvalue *out);
 int clb_jget_item(clb_jrun *r, const clb_jvalue *of, const clb_jvalue *key, clb_jvalue *out);
 int clb_jexec(clb_jrun *r, const clb_jnode *s);

@@ -158,12 +158,14 @@ static int number(lexer *l)
     bool is_float = false;
     while (q < l->end && ((*q >= '0' && *q <= '9') || *q == '_'))
         q++;
-    if (q + 1 < l->end && *q == '.' && q[1] >= '0' && q[1] <= '9') {
+    /* behind a dot it is an index: list.1.0 */
+    const bool index = l->n && l->tokens[l->n - 1].type == JT_OP && l->tokens[l->n - 1].s.p[0] == '.';
+    if (!index && q + 1 < l->end && *q == '.' && q[1] >= '0' && q[1] <= '9') {
         is_float = true;
         for (q++; q < l->end && *q >= '0' && *q <= '9';)
             q++;
     }
-    if (q < l->end && (*q == 'e' || *q == 'E')) {
+    if (!index && q < l->end && (*q == 'e' || *q == 'E')) {
         const char *e = q + 1 + (q + 1 < l->end && (q[1] == '+' || q[1] == '-'));
         if (e < l->end && *e >= '0' && *e <= '9') {
             is_float = true;

@@ -152,24 +152,26 @@ static double hitters(uint32_t layer, uint32_t head, uint32_t from, uint32_t pos
 static void important_tokens(void **state)
 {
     (void)state;
-    enum { BUDGET = 80, SINKS = 4, RECENT = (BUDGET - SINKS) / 2, MIDDLE = BUDGET - SINKS - RECENT };
+    enum { BUDGET = 80, SINKS = 4 };
     const uint32_t chunks[] = {400, 100, 37};
-    for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
+    const double h2o[] = {SINKS, 0.5, 0};
+    for (size_t c = 0; c < 2 * sizeof chunks / sizeof chunks[0]; c++) {
         clb_kv_cache *cache = open_cache();
-        clb_kv_seq *seq = open_seq(cache, important, NULL, BUDGET);
+        clb_kv_seq *seq = open_seq(cache, important, c % 2 ? h2o : NULL, BUDGET);
+        const uint32_t chunk = chunks[c / 2], n_recent = c % 2 ? 38 : 57, n_middle = BUDGET - SINKS - n_recent;
         static uint32_t position[LAYERS * KV_HEADS][MOST];
-        for (uint32_t at = 0; at < 400; at += chunks[c])
-            pass(seq, 400 - at < chunks[c] ? 400 - at : chunks[c], COLIBRI_PHASE_PREFILL, hitters);
+        for (uint32_t at = 0; at < 400; at += chunk)
+            pass(seq, 400 - at < chunk ? 400 - at : chunk, COLIBRI_PHASE_PREFILL, hitters);
         for (uint32_t i = 0; i < LAYERS * KV_HEADS; i++) {
             const uint32_t layer = i / KV_HEADS, head = i % KV_HEADS;
             const uint32_t n = positions_of(seq, layer, head, position[i]);
             assert_int_equal(n, BUDGET);
             for (uint32_t p = 0; p < SINKS; p++)
                 assert_int_equal(position[i][p], p);
-            for (uint32_t k = 0; k < RECENT; k++)
+            for (uint32_t k = 0; k < n_recent; k++)
                 assert_int_equal(position[i][n - 1 - k], 399 - k);
             /* fewer hitters than room: every one stays, also through several selections */
-            assert_true(400 / 23 < MIDDLE);
+            assert_true((400 - n_recent) / 23 + 1 <= n_middle);
             for (uint32_t p = 5 * layer + head; p < 400; p += 23)
                 assert_true(contains(position[i], n, p));
         }

@@ -2,10 +2,10 @@
  * far, each KV head deciding for itself.
  *
  * Source: Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models",
- * arXiv:2306.14048. There the budget is halved between heavy hitters and recent tokens, hence `recent` = 0.5; the
- * sinks are StreamingLLM's (arXiv:2309.17453): they nearly always are heavy hitters anyway.
- *
- * Sums favour old positions, which more queries have seen; `mean` = 1 divides by the number of queries. */
+ * arXiv:2306.14048; sinks as in StreamingLLM, arXiv:2309.17453. H2O itself is `recent` = 0.5 and `mean` = 0: it halves the
+ * budget between heavy hitters and recent tokens, and ranks by the sum of attention. Sums favour old positions, which
+ * more queries have seen, so by default the rank is attention per query. The defaults are measured:
+ * docs/writing-a-kv-strategy.md. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ enum { SINKS, RECENT, MEAN };
 
 static const struct colibri_param params[] = {
     [SINKS] = {"sinks", 0, 65536, 4, 1, "first positions that always stay"},
-    [RECENT] = {"recent", 0, 1, 0.5, 0, "share of the rest of the budget that goes to the last positions"},
-    [MEAN] = {"mean", 0, 1, 0, 1, "1: rank by attention per query instead of the sum"},
+    [RECENT] = {"recent", 0, 1, 0.75, 0, "share of the rest of the budget that goes to the last positions"},
+    [MEAN] = {"mean", 0, 1, 1, 1, "1: rank by attention per query; 0: by the sum over all queries"},
 };
 
 struct important {

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "colibri/cpu_bits.h"
+#include "json_out.h"
 #include "plugin/introspect.h"
 
 int clb_plugins_list(const clb_registry *reg, bool all, bool json, clb_error *err);
@@ -16,13 +17,9 @@ int clb_plugins_paths(const clb_registry *reg, bool json, clb_error *err);
 /* PLUGIN if anything is wrong with the file. `cpu` are the bits that a plugin may use here. */
 int clb_plugins_check(const char *path, struct colibri_cpu_bits cpu, unsigned timeout_seconds, bool json, clb_error *err);
 
-/* JSON text; bytes that are not UTF-8 become '?'. */
-json_t *clb_json_text(const char *text);
 /* Names of the bits. */
 json_t *clb_json_cpu(struct colibri_cpu_bits bits);
 json_t *clb_json_verdict(const clb_verdict *v);
-/* Prints and releases it. */
-int clb_json_print(json_t *value, clb_error *err);
 /* Text without control characters, at least `width` columns (negative: no padding at the end of a line). */
 void clb_put(const char *text, int width);
 

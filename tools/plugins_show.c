@@ -24,20 +24,6 @@ void clb_put(const char *text, int width)
         putchar(' ');
 }
 
-json_t *clb_json_text(const char *text)
-{
-    json_t *const s = json_string(text);
-    if (s)
-        return s;
-    char *const ascii = strdup(text);
-    for (char *p = ascii; p && *p; p++)
-        if ((unsigned char)*p >= 0x80)
-            *p = '?';
-    json_t *const replaced = ascii ? json_string(ascii) : NULL;
-    free(ascii);
-    return replaced;
-}
-
 static void add_name(void *ctx, const char *name)
 {
     json_array_append_new(ctx, json_string(name));
@@ -57,16 +43,6 @@ json_t *clb_json_verdict(const clb_verdict *v)
         json_array_append_new(a, json_pack("{s:s, s:b, s:o}", "rule", v->checks[i].rule, "pass", v->checks[i].pass, "detail",
                                            clb_json_text(v->checks[i].detail)));
     return a;
-}
-
-int clb_json_print(json_t *value, clb_error *err)
-{
-    if (!value)
-        return CLB_NOMEM(err, "JSON output");
-    const int rc = json_dumpf(value, stdout, JSON_INDENT(2)); /* a failed write shows when stdout is closed */
-    json_decref(value);
-    putchar('\n');
-    return rc && !ferror(stdout) ? CLB_NOMEM(err, "JSON output") : COLIBRI_OK;
 }
 
 static const char *base_name(const char *path)
@@ -238,9 +214,9 @@ static int find_plugin(const clb_registry *reg, const char *word, size_t *out, c
     const long near = best < 0 ? clb_nearest(word, ids, n_ids) : -1;
     int rc = COLIBRI_OK;
     if (best < 0)
-        rc = clb_fail(err, COLIBRI_E_NOT_FOUND, "no plugin has the id \"%.80s\"%s%s%s", word,
-                      near >= 0 ? "; did you mean \"" : " (colibri plugins list)", near >= 0 ? ids[near] : "",
-                      near >= 0 ? "\"?" : "");
+        rc = clb_fail(err, COLIBRI_E_NOT_FOUND, "no plugin has the id '%.80s'%s%s%s", word,
+                      near >= 0 ? "; did you mean '" : " ('colibri plugins list' shows them)", near >= 0 ? ids[near] : "",
+                      near >= 0 ? "'?" : "");
     free(ids);
     return rc;
 }

@@ -1,0 +1,151 @@
+#include "model_run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "paths.h"
+
+#define INPUT_MAX ((size_t)256 << 20)
+
+static bool interrupted(void *args)
+{
+    return clb_args_interrupted(args);
+}
+
+int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err)
+{
+    char dir[PATH_MAX];
+    const clb_engine_options options = {
+        .config = clb_args_config(args),
+        .builtin_plugin_dir = clb_paths_plugin_dir(dir) ? dir : NULL,
+        .log = clb_args_log(args),
+        .n_sequences = 1,
+        .cancelled = interrupted,
+        .cancelled_ctx = args,
+    };
+    return clb_engine_open(&options, out, err);
+}
+
+int clb_open_chat(clb_args *args, const clb_engine *engine, const clb_chat_format **out, clb_error *err)
+{
+    *out = NULL;
+    if (clb_config_bool(clb_args_config(args), CLB_SET_run_raw))
+        return COLIBRI_OK;
+    const int rc = clb_chat_detect(engine->gguf, out, err);
+    return rc == COLIBRI_E_NOT_FOUND ? COLIBRI_OK : rc;
+}
+
+int clb_read_input(const char *path, clb_buf *out, clb_error *err)
+{
+    const bool from_stdin = strcmp(path, "-") == 0;
+    const int fd = from_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return clb_fail_errno(err, errno == ENOENT ? COLIBRI_E_NOT_FOUND : COLIBRI_E_IO, errno, "cannot open %s", path);
+    int rc = COLIBRI_OK;
+    char block[1 << 16];
+    while (rc == COLIBRI_OK) {
+        const ssize_t n = read(fd, block, sizeof block);
+        if (n == 0)
+            break;
+        if (n < 0)
+            rc = clb_fail_errno(err, errno == EINTR ? COLIBRI_E_CANCELLED : COLIBRI_E_IO, errno, "cannot read %s",
+                                from_stdin ? "standard input" : path);
+        else if (out->n + (size_t)n > INPUT_MAX)
+            rc = clb_fail(err, COLIBRI_E_LIMIT, "%s is larger than %zu MiB", path, INPUT_MAX >> 20);
+        else
+            rc = clb_buf_append(out, block, (size_t)n, err);
+    }
+    if (!from_stdin)
+        close(fd);
+    return rc;
+}
+
+static double per_second(uint64_t n, uint64_t ns)
+{
+    return ns ? (double)n * 1e9 / (double)ns : 0.0;
+}
+
+struct use_list {
+    FILE *f;
+    json_t *array;
+};
+
+static void print_use(void *ctx, const char *kind, const char *what, const char *component, const char *plugin_id,
+                      const char *path)
+{
+    const struct use_list *u = ctx;
+    if (u->array)
+        json_array_append_new(u->array, json_pack("{s:s, s:s, s:s, s:s, s:s}", "kind", kind, "for", what, "component",
+                                                  component, "plugin", plugin_id, "path", path ? path : "built-in"));
+    else
+        fprintf(u->f, "  %-14s %-12s %-24s %s\n", kind, what, component, path ? path : "built-in");
+}
+
+void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, const clb_generation *g, uint64_t seed)
+{
+    char a[24], b[24], c[24], d[24];
+    clb_store_stats s;
+    clb_kv_stats kv;
+    clb_store_get_stats(e->model->store, &s);
+    clb_kv_seq_stats(clb_session_kv(session), &kv);
+    fprintf(f, "\nmodel     %s, %s resident, loaded in %.2f s, %u threads, seed %llu\n", e->model->arch->name,
+            clb_human_bytes(s.resident_bytes, a), (double)e->load_ns / 1e9, clb_pool_workers(e->pool),
+            (unsigned long long)seed);
+    if (g)
+        fprintf(f, "prompt    %u tokens (%u reused), %.2f tok/s\ngenerated %zu tokens, %.2f tok/s, finish: %s%s%s\n", g->n_prompt,
+                g->n_reused, per_second(g->n_prompt - g->n_reused, g->prompt_ns), g->tokens.n,
+                per_second(g->tokens.n, g->decode_ns), clb_finish_name(g->finish), g->stop ? ", stop string" : "", "");
+    if (s.n_experts)
+        fprintf(f, "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit), evictions %llu, read %s\n",
+                s.policy, s.n_slots, s.n_experts, clb_human_bytes(s.slot_bytes, b), (unsigned long long)s.hits,
+                (unsigned long long)s.misses, s.hits + s.misses ? 100.0 * (double)s.hits / (double)(s.hits + s.misses) : 0.0,
+                (unsigned long long)s.evictions, clb_human_bytes(s.expert_bytes_read, c));
+    fprintf(f, "kv        strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
+            e->strategy->name, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min, (unsigned long long)kv.kept_max,
+            (unsigned long long)kv.evicted_sum, clb_human_bytes(kv.bytes, d));
+    if (s.bad_answers || kv.bad_answers)
+        fprintf(f, "warning   answers replaced by the host: expert policy %llu, KV strategy %llu\n",
+                (unsigned long long)s.bad_answers, (unsigned long long)kv.bad_answers);
+    fprintf(f, "plan      budget %s: weights %s, expert slots %s, KV %s, buffers %s\n", clb_human_bytes(e->plan.budget, a),
+            clb_human_bytes(e->plan.embedding_bytes + e->plan.dense_bytes, b), clb_human_bytes(e->plan.slot_bytes, c),
+            clb_human_bytes(e->plan.kv_bytes, d), clb_human_bytes(e->plan.buffer_bytes, (char[24]){0}));
+    fputs("plugins in use\n", f);
+    struct use_list use = {.f = f};
+    clb_registry_uses(e->registry, print_use, &use);
+}
+
+json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const clb_generation *g, uint64_t seed)
+{
+    clb_store_stats s;
+    clb_kv_stats kv;
+    clb_store_get_stats(e->model->store, &s);
+    clb_kv_seq_stats(clb_session_kv(session), &kv);
+    struct use_list use = {.array = json_array()};
+    clb_registry_uses(e->registry, print_use, &use);
+    json_t *out = json_pack(
+        "{s:s, s:f, s:i, s:I, s:I, s:o}", "architecture", e->model->arch->name, "load_seconds", (double)e->load_ns / 1e9,
+        "threads", (int)clb_pool_workers(e->pool), "seed", (json_int_t)seed, "resident_bytes", (json_int_t)s.resident_bytes,
+        "plugins", use.array);
+    if (s.n_experts)
+        json_object_set_new(out, "experts",
+                            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "policy", s.policy, "slots",
+                                      (json_int_t)s.n_slots, "experts", (json_int_t)s.n_experts, "slot_bytes",
+                                      (json_int_t)s.slot_bytes, "hits", (json_int_t)s.hits, "misses",
+                                      (json_int_t)s.misses, "evictions", (json_int_t)s.evictions, "bytes_read",
+                                      (json_int_t)s.expert_bytes_read, "bad_answers", (json_int_t)s.bad_answers));
+    json_object_set_new(out, "kv",
+                        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "strategy", e->strategy->name, "seen",
+                                  (json_int_t)kv.seen, "retained_min", (json_int_t)kv.kept_min, "retained_max",
+                                  (json_int_t)kv.kept_max, "evicted", (json_int_t)kv.evicted_sum, "bytes",
+                                  (json_int_t)kv.bytes, "bad_answers", (json_int_t)kv.bad_answers));
+    if (g)
+        json_object_set_new(out, "timings",
+                            json_pack("{s:f, s:f, s:f, s:f}", "prompt_seconds", (double)g->prompt_ns / 1e9,
+                                      "prompt_per_second", per_second(g->n_prompt - g->n_reused, g->prompt_ns),
+                                      "decode_seconds", (double)g->decode_ns / 1e9, "decode_per_second",
+                                      per_second(g->tokens.n, g->decode_ns)));
+    return out;
+}

@@ -1,0 +1,39 @@
+/* What the commands that run a model share: opening the engine, prompts, figures. */
+#ifndef CLB_TOOLS_MODEL_RUN_H
+#define CLB_TOOLS_MODEL_RUN_H
+
+#include <jansson.h>
+
+#include "command.h"
+#include "engine/session.h"
+#include "json_out.h"
+#include "text/chat.h"
+
+/* Settings of every command that opens a model; to be put into its list. */
+#define CLB_ENGINE_SETTINGS                                                                                          \
+    CLB_SET_model_model, CLB_SET_model_ctx, CLB_SET_model_batch, CLB_SET_memory_max_memory, CLB_SET_memory_mlock,    \
+        CLB_SET_cpu_threads, CLB_SET_cpu_mask, CLB_SET_store_mode, CLB_SET_store_expert_slots,                       \
+        CLB_SET_store_expert_policy, CLB_SET_kv_kv_strategy, CLB_SET_kv_kv_budget, CLB_SET_kv_kv_block_size,         \
+        CLB_SET_kv_kv_type, CLB_SET_plugins_path, CLB_SET_plugins_prefer, CLB_SET_plugins_deny,                      \
+        CLB_SET_kernels_allow_inexact
+#define CLB_SAMPLING_SETTINGS                                                                                        \
+    CLB_SET_sampling_temperature, CLB_SET_sampling_top_k, CLB_SET_sampling_top_p, CLB_SET_sampling_min_p,            \
+        CLB_SET_sampling_repeat_penalty, CLB_SET_sampling_presence_penalty, CLB_SET_sampling_frequency_penalty,      \
+        CLB_SET_sampling_repeat_last_n, CLB_SET_sampling_seed
+
+/* Opens the configured model for one sequence; Ctrl-C stops a running pass. */
+int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err);
+
+/* The model's chat format, or NULL if [run] raw is set or the model has no template (*why then says so). An unknown template
+ * is an error. */
+int clb_open_chat(clb_args *args, const clb_engine *engine, const clb_chat_format **out, clb_error *err);
+
+/* A whole file, "-" for standard input; size limit 256 MiB. */
+int clb_read_input(const char *path, clb_buf *out, clb_error *err);
+
+/* Figures of a finished generation and of the engine. */
+void clb_print_stats(FILE *f, const clb_engine *engine, const clb_session *session, const clb_generation *g,
+                     uint64_t seed);
+json_t *clb_stats_json(const clb_engine *engine, const clb_session *session, const clb_generation *g, uint64_t seed);
+
+#endif

@@ -27,10 +27,13 @@ typedef struct scan {
     clb_error *err;
 } scan;
 
-static CLB_PRINTF(4, 5) int bad(const scan *s, int code, uint64_t at, const char *fmt, ...)
+/* The value is the code; a macro, so that the compiler sees that it is never OK. */
+#define bad(s, code, at, ...) (report((s), (code), (at), __VA_ARGS__), (code))
+
+static CLB_PRINTF(4, 5) void report(const scan *s, int code, uint64_t at, const char *fmt, ...)
 {
     if (!s->err)
-        return code;
+        return;
     char path[304], where[160] = "", detail[384], name[100];
     va_list args;
     va_start(args, fmt);
@@ -41,8 +44,8 @@ static CLB_PRINTF(4, 5) int bad(const scan *s, int code, uint64_t at, const char
                  clb_escape(s->name, name, sizeof name));
     else if (s->what)
         snprintf(where, sizeof where, "%s %llu: ", s->what, (unsigned long long)s->record);
-    return clb_fail(s->err, code, "%s: byte %llu: %s%s", clb_gguf_short_path(s->src->path, path),
-                    (unsigned long long)at, where, detail);
+    clb_error_set(s->err, code, "%s: byte %llu: %s%s", clb_gguf_short_path(s->src->path, path), (unsigned long long)at,
+                  where, detail);
 }
 
 /* Takes the next n bytes: *out points at them until the next call of take. */
@@ -121,7 +124,7 @@ static int scalar(scan *s, uint32_t type, clb_gguf_value *out)
                                       : *p;
     switch (type) {
     case CLB_GGUF_I8:
-        out->as.i = (int8_t)bits;
+        out->as.i = (int64_t)(int8_t)bits; /* NOLINT(bugprone-signed-char-misuse): the sign is meant */
         break;
     case CLB_GGUF_I16:
         out->as.i = (int16_t)bits;
@@ -350,6 +353,7 @@ static int pass(scan *s, clb_gguf_shard *shard, uint64_t tensors_allowed, clb_gg
     s->what = "key";
     for (s->record = 0; s->record < shard->n_keys; s->record++)
         CLB_TRY(parse_key(s, s->bytes ? &shard->entries[s->record] : &entry));
+    assert(!s->bytes || tensors || shard->n_tensors == 0);
     s->what = "tensor";
     for (s->record = 0; s->record < shard->n_tensors; s->record++)
         CLB_TRY(parse_tensor(s, s->bytes ? &tensors[s->record] : &tensor));

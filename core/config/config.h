@@ -64,7 +64,7 @@ bool clb_config_is_set(const clb_config *config, enum clb_setting id); /* by any
 const char *clb_config_origin(const clb_config *config, enum clb_setting id);
 const char *clb_config_text(const clb_config *config, enum clb_setting id); /* any type, as it was written */
 
-/* Parameters of a policy or strategy: section "<kind>.<name>" of the INI (e.g. [expert-policy.lfu] decay = 0.99),
+/* Parameters of a policy or strategy: section "<kind>.<name>" of the INI (e.g. [expert-policy.frequency-weighted] half-life = 64),
  * checked against the plugin's declaration; out[n]. Unknown keys and values out of range are errors. */
 int clb_config_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
                       uint32_t n, double *out, clb_error *err);

@@ -114,10 +114,13 @@ static int words(const clb_vocab *v, const char *text, size_t n, clb_tokens *out
     int rc = COLIBRI_OK;
     CLB_GO(clb_pretok_split(v->pretok, text, n, &pieces, err));
     size_t begin = 0;
-    for (size_t i = 0; i < pieces.n; i++) {
-        CLB_GO(word(v, &m, text + begin, pieces.end[i] - begin, out, err));
-        begin = pieces.end[i];
-    }
+    for (size_t i = 0; i < pieces.n; i++)
+        for (size_t len; begin < pieces.end[i]; begin += len) {
+            len = pieces.end[i] - begin;
+            if (v->raw)
+                len = clb_spaced_word(v, text + begin, len);
+            CLB_GO(word(v, &m, text + begin, len, out, err));
+        }
 done:
     clb_merger_free(&m);
     clb_pieces_free(&pieces);

@@ -280,6 +280,18 @@ static int index_tokens(clb_vocab *v, uint64_t seed, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* After the merges: their halves count too. */
+static bool words_apart(const clb_vocab *v)
+{
+    for (uint32_t i = 0; i < v->syms.n; i++) {
+        const clb_str s = v->syms.strs[i];
+        for (size_t k = 1; k + 3 <= s.n; k++)
+            if (memcmp(s.p + k, CLB_SPM_SPACE, 3) == 0 && (k < 3 || memcmp(s.p + k - 3, CLB_SPM_SPACE, 3) != 0))
+                return false;
+    }
+    return true;
+}
+
 static void find_bytes(clb_vocab *v)
 {
     const bool bytes = v->kind == CLB_VOCAB_BPE && !v->raw;
@@ -308,6 +320,7 @@ int clb_vocab_load(const clb_gguf *g, clb_vocab **out, clb_error *err)
     if (v->kind == CLB_VOCAB_BPE)
         CLB_GO(clb_vocab_read_merges(v, g, seed, err));
     find_bytes(v);
+    v->words_apart = v->kind != CLB_VOCAB_BPE || v->raw ? words_apart(v) : false;
     CLB_GO(clb_vocab_find_specials(v, g, err));
     *out = v;
     v = NULL;

@@ -65,6 +65,7 @@ struct clb_vocab {
     clb_pretok *pretok;
     uint32_t byte_id[256];  /* token of one byte, CLB_TOKEN_NONE if there is none */
     uint32_t byte_sym[256]; /* lookup id of the byte as a string, CLB_SYM_NONE if there is none */
+    bool words_apart;       /* no lookup string has U+2581 behind another character: merges never cross such a place */
     uint32_t max_sym;       /* bytes of the longest lookup string */
     uint32_t bos, eos, unk, sep;
     bool add_bos, add_eos, add_sep, add_space_prefix, ignore_merges;
@@ -102,6 +103,9 @@ int clb_wpm_tokenize(const clb_vocab *v, const char *text, size_t n, clb_tokens 
 /* What is left of p[0..n) that no token covers: byte tokens, else UNK, else nothing. */
 int clb_push_bytes(const clb_vocab *v, const char *p, size_t n, clb_tokens *out, clb_error *err);
 
+/* Length of the first run of U+2581 and what follows up to the next one: with words_apart, each part can be merged on
+ * its own, and short parts are merged faster. */
+size_t clb_spaced_word(const clb_vocab *v, const char *text, size_t n);
 /* Text with each space as U+2581 (and one in front if prefix), appended to out. */
 int clb_escape_spaces(const char *text, size_t n, bool prefix, clb_buf *out, clb_error *err);
 

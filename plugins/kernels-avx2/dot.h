@@ -41,13 +41,23 @@ INLINE void dot_tile(const void *const *w, const float *const *x, size_t n, cons
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
         UNROLL
-        for (int r = 0; r < rows; r++) {
-            const __m256 lo = load_row8(w[r], i, type), hi = load_row8(w[r], i + 8, type);
+        for (int half = 0; half < 2; half++) {
+            __m256 wv[4];
+            UNROLL
+            for (int r = 0; r < rows; r++)
+                wv[r] = load_row8(w[r], i + 8 * (size_t)half, type);
             UNROLL
             for (int t = 0; t < tile; t++) {
-                struct lanes *const s = &acc[r * tile + t];
-                s->lo = _mm256_fmadd_ps(lo, _mm256_loadu_ps(x[t] + i), s->lo);
-                s->hi = _mm256_fmadd_ps(hi, _mm256_loadu_ps(x[t] + i + 8), s->hi);
+                __m256 xv = _mm256_loadu_ps(x[t] + i + 8 * (size_t)half);
+                __asm__("" : "+x"(xv)); /* one load, not one per row inside of each fma */
+                UNROLL
+                for (int r = 0; r < rows; r++) {
+                    struct lanes *const s = &acc[r * tile + t];
+                    if (half)
+                        s->hi = _mm256_fmadd_ps(wv[r], xv, s->hi);
+                    else
+                        s->lo = _mm256_fmadd_ps(wv[r], xv, s->lo);
+                }
             }
         }
     }

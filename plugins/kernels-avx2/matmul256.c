@@ -191,6 +191,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, in
 #define CHAIN 8
 #define SIGNED 0
 #define HAS_MIN 1
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME q5_k
@@ -200,6 +201,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, in
 #define CHAIN 4
 #define SIGNED 0
 #define HAS_MIN 1
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME q6_k
@@ -209,6 +211,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, in
 #define CHAIN 2
 #define SIGNED 0
 #define HAS_MIN 0
+#define PREFETCH 1
 #include "tile256.h"
 
 #define NAME q2_k
@@ -218,6 +221,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, in
 #define CHAIN 4
 #define SIGNED 0
 #define HAS_MIN 1
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME q3_k
@@ -227,6 +231,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, in
 #define CHAIN 4
 #define SIGNED 0
 #define HAS_MIN 0
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME iq4_xs
@@ -236,6 +241,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, in
 #define CHAIN 1
 #define SIGNED 1
 #define HAS_MIN 0
+#define PREFETCH 0
 #include "tile256.h"
 
 const struct colibri_matmul clb_avx2_matmul256[N_MATMUL256] = {

@@ -23,24 +23,26 @@ INLINE void rows4(const struct colibri_matmul_args *a, uint32_t g, uint32_t r, u
                 lanes_sum4(acc[0], acc[1], acc[2], acc[3]));
 }
 
-/* Four rows times two activation rows, as two tiles of 2 x 2: eight accumulators are what the registers hold. */
-INLINE void rows4x2(const struct colibri_matmul_args *a, uint32_t g, uint32_t r, uint32_t valid, uint32_t t,
-                    const uint32_t type)
+/* Four rows times two or three activation rows, as two tiles of two rows: their accumulators are what the registers
+ * hold. */
+INLINE void rows4xn(const struct colibri_matmul_args *a, uint32_t g, uint32_t r, uint32_t valid, uint32_t t,
+                    const int tile, const uint32_t type)
 {
-    const void *w[4], *x[2];
-    struct lanes p[4], q[4];
+    const void *w[4], *x[3];
+    struct lanes p[6], q[6];
     find_rows(a, g, r, valid, w);
-    gather_x(a, t, 2, 2, x);
-    dot_tile(w, (const float *const *)x, a->n_cols, 2, 2, type, p);
-    dot_tile(w + 2, (const float *const *)x, a->n_cols, 2, 2, type, q);
-    float *const y = a->y + (size_t)t * a->y_stride + 16 * (size_t)g + r;
-    store_upto4(y, valid, lanes_sum4(p[0], p[2], q[0], q[2]));
-    store_upto4(y + a->y_stride, valid, lanes_sum4(p[1], p[3], q[1], q[3]));
+    gather_x(a, t, (uint32_t)tile, tile, x);
+    dot_tile(w, (const float *const *)x, a->n_cols, 2, tile, type, p);
+    dot_tile(w + 2, (const float *const *)x, a->n_cols, 2, tile, type, q);
+    UNROLL
+    for (int i = 0; i < tile; i++)
+        store_upto4(a->y + (size_t)(t + (uint32_t)i) * a->y_stride + 16 * (size_t)g + r, valid,
+                    lanes_sum4(p[i], p[tile + i], q[i], q[tile + i]));
 }
 
 INLINE void run_rows(const struct colibri_matmul_args *a, const uint32_t type)
 {
-    const uint32_t step = token_block(a, 4);
+    const uint32_t step = token_block(a, 3);
     for (uint32_t t0 = 0; t0 < a->n_x; t0 += step) {
         const uint32_t t1 = a->n_x - t0 < step ? a->n_x : t0 + step;
         for (uint32_t g = a->group_begin; g < a->group_end; g++) {
@@ -48,9 +50,11 @@ INLINE void run_rows(const struct colibri_matmul_args *a, const uint32_t type)
             const uint32_t n_rows = left_rows < 16 ? left_rows : 16;
             for (uint32_t r = 0; r < n_rows; r += 4) {
                 uint32_t t = t0;
-                for (; t1 - t >= 2; t += 2)
-                    rows4x2(a, g, r, n_rows - r, t, type);
-                if (t < t1)
+                for (; t1 - t >= 3; t += 3)
+                    rows4xn(a, g, r, n_rows - r, t, 3, type);
+                if (t1 - t == 2)
+                    rows4xn(a, g, r, n_rows - r, t, 2, type);
+                else if (t < t1)
                     rows4(a, g, r, n_rows - r, t, type);
             }
         }

@@ -149,6 +149,14 @@ INLINE void store_rows(const struct colibri_matmul_args *a, uint32_t g, const in
         _mm256_maskstore_ps(y, first8(a->n_rows - row), v);
 }
 
+/* Asks the L2 cache for piece `piece` of `size` bytes from p on. */
+INLINE void prefetch(const void *p, size_t size, size_t piece)
+{
+    const uintptr_t begin = (uintptr_t)p + piece * size;
+    for (uintptr_t at = begin; at < begin + size; at += 64)
+        _mm_prefetch((const void *)at, _MM_HINT_T1);
+}
+
 /* ---- 16 virtual lanes: lo has lanes 0..7, hi lanes 8..15 -------------------------------------------------- */
 
 struct lanes {

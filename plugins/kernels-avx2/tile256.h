@@ -4,6 +4,8 @@
  *   CHUNKS, SUBS  the superblock is CHUNKS runs of SUBS sub-blocks of 256 / (CHUNKS * SUBS) columns
  *   OFFSET, CHAIN, SIGNED  as in tile32.h
  *   HAS_MIN 1 if sub-blocks have minimums, which are subtracted
+ *   PREFETCH 1 if a superblock's lines are not used in the order in which they lie, which hardware prefetchers follow
+ *     badly: then they are asked for two superblocks ahead
  * and
  *   scales_NAME(block, half, scale[], pair[8]): scale[s] of sub-block s as 16-bit pairs (s, s); pair[k] the pairs that
  *     multiply bsum[2k], bsum[2k+1]: minimums if HAS_MIN, else (with an OFFSET) the scales
@@ -29,6 +31,8 @@ INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int half, const void *c
         UNROLL
         for (int k = 0; k < SUBS; k++) {
             struct lines l;
+            if (PREFETCH && half == 0)
+                prefetch(w + 2, sizeof(BLOCK) / N_SUB, (size_t)(c * SUBS + k));
             CAT(unpack_, NAME)(w, half, c, k, &l);
             const __m256i sc = scale[c * SUBS + k];
             UNROLL
@@ -105,3 +109,4 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, co
 #undef CHAIN
 #undef SIGNED
 #undef HAS_MIN
+#undef PREFETCH

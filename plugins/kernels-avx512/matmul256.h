@@ -195,6 +195,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, int b, const int k
 #define CHAIN 8
 #define SIGNED 0
 #define HAS_MIN 1
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME q5_k
@@ -204,6 +205,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, int b, const int k
 #define CHAIN 4
 #define SIGNED 0
 #define HAS_MIN 1
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME q6_k
@@ -213,6 +215,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, int b, const int k
 #define CHAIN 2
 #define SIGNED 0
 #define HAS_MIN 0
+#define PREFETCH 1
 #include "tile256.h"
 
 #define NAME q2_k
@@ -222,6 +225,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, int b, const int k
 #define CHAIN 4
 #define SIGNED 0
 #define HAS_MIN 1
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME q3_k
@@ -231,6 +235,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, int b, const int k
 #define CHAIN 4
 #define SIGNED 0
 #define HAS_MIN 0
+#define PREFETCH 0
 #include "tile256.h"
 
 #define NAME iq4_xs
@@ -244,6 +249,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, int b, const int k
 #define CHAIN 1
 #define SIGNED 1
 #define HAS_MIN 0
+#define PREFETCH 0
 #include "tile256.h"
 
 const struct colibri_matmul TABLE[] = {

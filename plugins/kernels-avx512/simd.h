@@ -186,6 +186,14 @@ INLINE uint32_t token_block(const struct colibri_matmul_args *a, uint32_t tile)
     return fit < 2 * tile ? 2 * tile : fit > 240 ? 240 : (uint32_t)fit / tile * tile;
 }
 
+/* Asks the L2 cache for piece `piece` of `size` bytes from p on. */
+INLINE void prefetch(const void *p, size_t size, size_t piece)
+{
+    const uintptr_t begin = (uintptr_t)p + piece * size;
+    for (uintptr_t at = begin; at < begin + size; at += 64)
+        _mm_prefetch((const void *)at, _MM_HINT_T1);
+}
+
 /* ---- 16 virtual lanes ------------------------------------------------------------------------------------ */
 
 /* colibri_lanes_sum of four registers: additions of the same pairs in the same order, four at a time. */

@@ -4,6 +4,8 @@
  *   CHUNKS, SUBS  the superblock is CHUNKS runs of SUBS sub-blocks of 256 / (CHUNKS * SUBS) columns
  *   OFFSET, CHAIN, SIGNED  as in tile32.h
  *   HAS_MIN 1 if sub-blocks have minimums, which are subtracted
+ *   PREFETCH 1 if a superblock's lines are not used in the order in which they lie, which hardware prefetchers follow
+ *     badly: then they are asked for two superblocks ahead
  * and
  *   scales_NAME(block, scale[], pair[8]): scale[s] of sub-block s in scale_form; pair[k] the 16-bit pairs that
  *     multiply bsum[2k], bsum[2k+1]: minimums if HAS_MIN, else (with an OFFSET) the scales
@@ -37,6 +39,8 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, ui
             UNROLL
             for (int k = 0; k < SUBS; k++) {
                 struct lines l;
+                if (PREFETCH)
+                    prefetch(w + b + 2, sizeof(BLOCK) / N_SUB, (size_t)(c * SUBS + k));
                 CAT(unpack_, NAME)(w + b, c, k, &l);
                 const __m512i sc = scale[c * SUBS + k];
                 UNROLL
@@ -91,3 +95,4 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, ui
 #undef CHAIN
 #undef SIGNED
 #undef HAS_MIN
+#undef PREFETCH

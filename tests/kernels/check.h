@@ -126,5 +126,7 @@ void bench_read(void);
 /* Fills packed weights or rows, and activations, with random, extreme and special values. */
 void fill_weights(struct rng *r, const struct fmt *f, void *w, size_t bytes);
 void fill_activations(struct rng *r, const struct fmt *f, void *x, size_t stride, uint32_t rows, uint32_t cols);
+/* Ordinary values only, for measurements: one activation row of cols <= 4096 columns. */
+void fill_ordinary(struct rng *r, const struct fmt *f, void *w, size_t w_bytes, void *x, uint32_t cols);
 
 #endif

@@ -333,6 +333,35 @@ void fill_weights(struct rng *r, const struct fmt *f, void *w, size_t bytes)
     }
 }
 
+void fill_ordinary(struct rng *r, const struct fmt *f, void *w, size_t w_bytes, void *x, uint32_t cols)
+{
+    for (size_t i = 0; f->layout == COLIBRI_LAYOUT_ROWS && i < w_bytes / f->block_bytes; i++) {
+        const float v = rng_unit(r);
+        const uint32_t u = colibri_f32_bits(v);
+        const colibri_f16 h = f->type == COLIBRI_TYPE_F16 ? colibri_f32_f16(v) : (uint16_t)(u >> 16);
+        memcpy((char *)w + i * f->block_bytes, f->block_bytes == 4 ? (const void *)&u : &h, f->block_bytes);
+    }
+    for (size_t at = 0; f->layout == COLIBRI_LAYOUT_X16 && at + f->block_bytes <= w_bytes; at += f->block_bytes) {
+        char *const block = (char *)w + at;
+        rng_bytes(r, block, f->block_bytes);
+        for (size_t i = 0; i < f->n_half; i++) {
+            const colibri_f16 h = random_half(r, 0);
+            memcpy(block + 2 * i, &h, 2);
+        }
+        for (size_t i = 0; f->type == COLIBRI_TYPE_MXFP4 && i < 16; i++)
+            block[i] = (char)rng_range(r, 110, 126);
+    }
+    float in[4096];
+    for (uint32_t i = 0; i < cols; i++)
+        in[i] = rng_unit(r);
+    if (f->act_bytes == 4)
+        memcpy(x, in, cols * sizeof(float));
+    else if (f->block_cols == 32)
+        colibri_act_q8x32_row(in, x, cols);
+    else
+        colibri_act_q8x256_row(in, x, cols);
+}
+
 void fill_activations(struct rng *r, const struct fmt *f, void *x, size_t stride, uint32_t rows, uint32_t cols)
 {
     const bool specials = rng_below(r, 4) == 0;

@@ -39,12 +39,12 @@ static void each_page_once(void **state)
             uint8_t *page = clb_kv_pool_take(&pool);
             assert_true((size_t)(page - pool.base) % 192 == 0 && page < pool.base + N * 192);
             memset(page, (int)(n_held & 255), 192);
-            memcpy(page, &page, sizeof page); /* stays as long as nobody else gets this page */
+            memcpy(page, &page, sizeof(uint8_t *)); /* stays as long as nobody else gets this page */
             held[n_held++] = page;
         } else {
             const uint32_t i = test_rand_below(&rng, n_held);
             uint8_t *page = held[i], *inside;
-            memcpy(&inside, page, sizeof inside);
+            memcpy(&inside, page, sizeof(uint8_t *));
             assert_ptr_equal(inside, page);
             clb_kv_pool_give(&pool, page);
             held[i] = held[--n_held];

@@ -19,7 +19,8 @@ struct colibri_format {
 
     /* n elements (a multiple of block_elems) between GGUF row blocks and floats. dequantize equals ggml's
      * dequantization bit for bit. quantize: importance is NULL or n weights >= 0 for the squared errors;
-     * inputs that are not finite are refused with COLIBRI_E_FORMAT. Output bytes are deterministic. */
+     * inputs that are not finite are refused with COLIBRI_E_FORMAT, sizes that the format cannot express with
+     * COLIBRI_E_LIMIT. Output bytes are deterministic. Row blocks, here and below, are aligned like their struct. */
     void (*dequantize)(const void *blocks, float *out, size_t n);
     int (*quantize)(const float *in, void *blocks, size_t n, const float *importance);
 

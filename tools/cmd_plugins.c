@@ -29,7 +29,8 @@ static int parse_timeout(const clb_args *args, unsigned *out, clb_error *err)
     errno = 0;
     const long v = strtol(text, &end, 10);
     if (errno || *end || end == text || v < 1 || v > 3600)
-        return clb_fail(err, COLIBRI_E_USAGE, "--timeout \"%.40s\": a number of seconds from 1 to 3600 is expected", text);
+        return clb_fail(err, COLIBRI_E_USAGE, "--timeout \"%.40s\": a number of seconds from 1 to 3600 is expected",
+                        text);
     *out = (unsigned)v;
     return COLIBRI_OK;
 }
@@ -89,23 +90,29 @@ static int run(clb_args *args, clb_error *err)
     unsigned timeout;
     CLB_TRY(clb_cpu_from_config(clb_args_config(args), &cpu, err));
     CLB_TRY(parse_timeout(args, &timeout, err));
-    return !strcmp(action, "cpu") ? clb_plugins_cpu(cpu, json, err) : clb_plugins_check(words[1], cpu, timeout, json, err);
+    return !strcmp(action, "cpu") ? clb_plugins_cpu(cpu, json, err)
+                                  : clb_plugins_check(words[1], cpu, timeout, json, err);
 }
 
 const clb_command clb_command_plugins = {
     .name = "plugins",
     .summary = "show plugins, why they are used or not, and check one",
-    .usage = "colibri plugins [list] [--all]\ncolibri plugins info ID\ncolibri plugins why NAME\ncolibri plugins cpu | paths\n"
+    .usage = "colibri plugins [list] [--all]\ncolibri plugins info ID\ncolibri plugins why NAME\ncolibri plugins cpu | "
+             "paths\n"
              "colibri plugins check FILE [--timeout SECONDS]",
-    .description =
-        "'list' reads the notes of the plugin files and loads none of them. A rejected plugin says why. 'info' loads one "
-        "plugin and shows what it offers. 'why' replays filter, rank and selection with every comparison, for a plugin's id, "
-        "a quantization format, a vector operation or a component. 'cpu' shows the CPU features that plugins may use, 'paths' "
-        "the folders that are searched.\n"
-        "\n"
-        "'check' examines one file as a packager or author would: its note, its exports, constructors, indirect functions and "
-        "libraries, then loads it in a separate process and looks for crashes, hangs and tables with mistakes. It ends with "
-        "status 9 if anything is wrong.",
+    .description = "'list' reads the notes of the plugin files and loads none of them. A rejected plugin says why. "
+                   "'info' loads one "
+                   "plugin and shows what it offers. 'why' replays filter, rank and selection with every comparison, "
+                   "for a plugin's id, "
+                   "a quantization format, a vector operation or a component. 'cpu' shows the CPU features that "
+                   "plugins may use, 'paths' "
+                   "the folders that are searched.\n"
+                   "\n"
+                   "'check' examines one file as a packager or author would: its note, its exports, constructors, "
+                   "indirect functions and "
+                   "libraries, then loads it in a separate process and looks for crashes, hangs and tables with "
+                   "mistakes. It ends with "
+                   "status 9 if anything is wrong.",
     .examples = "colibri plugins   # what is installed, and what was rejected\n"
                 "colibri plugins why q4_k   # which kernel multiplies Q4_K here, and which ones lost\n"
                 "colibri plugins list --cpu-mask avx512f   # what a CPU without AVX-512 would use\n"

@@ -68,7 +68,8 @@ static int check_static(subject *s, bool *loadable, clb_error *err)
     const int opened = clb_search_open_file(s->given, &s->file, &fd, &e);
     if (opened == COLIBRI_E_NOT_FOUND || opened == COLIBRI_E_NOMEM)
         return clb_fail(err, opened, "%s: %s", s->given, opened == COLIBRI_E_NOT_FOUND ? "no such file" : e.msg);
-    clb_verdict_add(&s->verdict, "file", !opened, "%s", opened ? e.msg : "a regular file that only its owner may change");
+    clb_verdict_add(&s->verdict, "file", !opened, "%s",
+                    opened ? e.msg : "a regular file that only its owner may change");
     if (opened)
         return COLIBRI_OK;
     int rc = read_all(fd, s, &e);
@@ -83,8 +84,8 @@ static int check_static(subject *s, bool *loadable, clb_error *err)
         return COLIBRI_OK;
     }
     const struct colibri_note_desc *const d = &s->note.raw.desc;
-    clb_verdict_add(&s->verdict, "note", true, "%s %s, %s, ABI %u.%u", d->id, d->version, clb_kinds_format(d->kinds, kinds),
-                    d->abi_major, d->abi_minor);
+    clb_verdict_add(&s->verdict, "note", true, "%s %s, %s, ABI %u.%u", d->id, d->version,
+                    clb_kinds_format(d->kinds, kinds), d->abi_major, d->abi_minor);
     rc = clb_elf_check(s->data, s->size, d->symbol, &s->verdict, &e);
     if (rc) {
         clb_verdict_add(&s->verdict, "elf", false, "%s", e.msg);
@@ -95,15 +96,17 @@ static int check_static(subject *s, bool *loadable, clb_error *err)
     const struct colibri_cpu_bits missing = clb_cpu_minus(need, s->cpu);
     const struct colibri_cpu_bits unknown = clb_cpu_minus(need, clb_cpu_known());
     if (!clb_cpu_empty(unknown))
-        clb_verdict_add(&s->verdict, "cpu", false, "it needs CPU features that do not exist: %s", clb_cpu_format(unknown, cpu));
+        clb_verdict_add(&s->verdict, "cpu", false, "it needs CPU features that do not exist: %s",
+                        clb_cpu_format(unknown, cpu));
     else if (!clb_cpu_empty(missing))
-        clb_verdict_add(&s->verdict, "cpu", true, "not loaded: this CPU or its mask lacks %s", clb_cpu_format(missing, cpu));
+        clb_verdict_add(&s->verdict, "cpu", true, "not loaded: this CPU or its mask lacks %s",
+                        clb_cpu_format(missing, cpu));
     else
         *loadable = true;
     return COLIBRI_OK;
 }
 
-/* ---- the child ------------------------------------------------------------------------------------------------ */
+/* ---- the child -------------------------------------------------------------------------------------------- */
 
 typedef struct child {
     pid_t pid;
@@ -187,8 +190,8 @@ static int check_load(subject *s, unsigned timeout_seconds, clb_error *err)
     CLB_TRY(start_child(s, &c, err));
     clb_buf said = {0};
     const bool in_time = read_child(c.fd, clb_now_ns() + timeout_seconds * UINT64_C(1000000000), &said);
-    /* A closed pipe does not mean that the process ends: it gets a second, then its whole group is killed. WNOWAIT keeps
-     * the process number ours until then. */
+    /* A closed pipe does not mean that the process ends: it gets a second, then its whole group is killed. WNOWAIT
+     * keeps the process number ours until then. */
     siginfo_t ended = {0};
     for (int i = 0; in_time && i < 100 && !ended.si_pid; i++) {
         if (waitid(P_PID, (id_t)c.pid, &ended, WEXITED | WNOHANG | WNOWAIT))
@@ -215,7 +218,7 @@ static int check_load(subject *s, unsigned timeout_seconds, clb_error *err)
     return COLIBRI_OK;
 }
 
-/* ---- report ----------------------------------------------------------------------------------------------------- */
+/* ---- report ----------------------------------------------------------------------------------------------- */
 
 static int report(const subject *s, bool ok, bool json, clb_error *err)
 {
@@ -231,7 +234,8 @@ static int report(const subject *s, bool ok, bool json, clb_error *err)
     return COLIBRI_OK;
 }
 
-int clb_plugins_check(const char *path, struct colibri_cpu_bits cpu, unsigned timeout_seconds, bool json, clb_error *err)
+int clb_plugins_check(const char *path, struct colibri_cpu_bits cpu, unsigned timeout_seconds, bool json,
+                      clb_error *err)
 {
     subject s = {.given = path, .cpu = cpu};
     bool loadable = false;

@@ -57,10 +57,10 @@ static void find_strings(object *o)
     o->strings = s && s[o->strsz - 1] == '\0' ? (const char *)s : NULL;
 }
 
-/* A string of the dynamic string table; "" if it is not there. */
+/* A string of the dynamic string table, NULL if it is not there. */
 static const char *string(const object *o, uint64_t offset)
 {
-    return o->strings && offset < o->strsz ? o->strings + offset : "";
+    return o->strings && offset < o->strsz ? o->strings + offset : NULL;
 }
 
 static uint32_t u32(const uint8_t *p)
@@ -70,28 +70,57 @@ static uint32_t u32(const uint8_t *p)
     return v;
 }
 
-/* ---- the dynamic section ----------------------------------------------------------------------------------- */
+/* ---- the dynamic section ---------------------------------------------------------------------------------- */
 
 static void take(object *o, const Elf64_Dyn *d)
 {
     const uint64_t v = d->d_un.d_val;
     switch (d->d_tag) {
-    case DT_STRTAB: o->strtab = v; break;
-    case DT_STRSZ: o->strsz = v; break;
-    case DT_SYMTAB: o->symtab = v; break;
-    case DT_HASH: o->hash = v; break;
-    case DT_GNU_HASH: o->gnu_hash = v; break;
-    case DT_INIT_ARRAYSZ: o->init_array_size = v; break;
-    case DT_RELA: o->rela = v; break;
-    case DT_RELASZ: o->rela_size = v; break;
-    case DT_JMPREL: o->jmprel = v; break;
-    case DT_PLTRELSZ: o->jmprel_size = v; break;
-    case DT_TEXTREL: o->textrel = true; break;
-    case DT_FLAGS: o->textrel |= (v & DF_TEXTREL) != 0; break;
-    case DT_FLAGS_1: o->nodelete = (v & DF_1_NODELETE) != 0; break;
+    case DT_STRTAB:
+        o->strtab = v;
+        break;
+    case DT_STRSZ:
+        o->strsz = v;
+        break;
+    case DT_SYMTAB:
+        o->symtab = v;
+        break;
+    case DT_HASH:
+        o->hash = v;
+        break;
+    case DT_GNU_HASH:
+        o->gnu_hash = v;
+        break;
+    case DT_INIT_ARRAYSZ:
+        o->init_array_size = v;
+        break;
+    case DT_RELA:
+        o->rela = v;
+        break;
+    case DT_RELASZ:
+        o->rela_size = v;
+        break;
+    case DT_JMPREL:
+        o->jmprel = v;
+        break;
+    case DT_PLTRELSZ:
+        o->jmprel_size = v;
+        break;
+    case DT_TEXTREL:
+        o->textrel = true;
+        break;
+    case DT_FLAGS:
+        o->textrel |= (v & DF_TEXTREL) != 0;
+        break;
+    case DT_FLAGS_1:
+        o->nodelete = (v & DF_1_NODELETE) != 0;
+        break;
     case DT_RPATH:
-    case DT_RUNPATH: o->rpath = true; break;
-    default: break;
+    case DT_RUNPATH:
+        o->rpath = true;
+        break;
+    default:
+        break;
     }
 }
 
@@ -123,7 +152,7 @@ static void take_entry(object *o, const Elf64_Dyn *d, void *ctx)
     take(o, d);
 }
 
-/* ---- symbols ------------------------------------------------------------------------------------------------- */
+/* ---- symbols ---------------------------------------------------------------------------------------------- */
 
 /* One more than the highest index that the GNU hash table mentions: defined symbols come last. */
 static uint32_t gnu_hash_symbols(const object *o)
@@ -173,6 +202,10 @@ static void check_symbols(const object *o, const char *symbol, clb_verdict *out,
         Elf64_Sym s;
         memcpy(&s, table + (size_t)i * sizeof s, sizeof s);
         const char *const name = string(o, s.st_name);
+        if (!name) {
+            clb_verdict_add(out, "exports", false, "symbol %u has no name", i);
+            return;
+        }
         if (s.st_shndx == SHN_UNDEF) {
             if (!strncmp(name, "clb_", 4) || !strncmp(name, "colibri_", 8)) {
                 core++;
@@ -193,13 +226,14 @@ static void check_symbols(const object *o, const char *symbol, clb_verdict *out,
     if (right && exported == 1)
         clb_verdict_add(out, "exports", true, "exactly one symbol: %s", symbol);
     else
-        clb_verdict_add(out, "exports", false, "%u exported symbols%s%s%s: only %s may be one (use the version script)", exported,
-                        right ? "" : ", the note's is not among them", *other ? ", for example " : "", other, symbol);
-    clb_verdict_add(out, "imports", !core, core ? "it imports %s: everything comes through the host table" : "nothing from the core",
-                    import);
+        clb_verdict_add(out, "exports", false, "%u exported symbols%s%s%s: only %s may be one (use the version script)",
+                        exported, right ? "" : ", the note's is not among them", *other ? ", for example " : "", other,
+                        symbol);
+    clb_verdict_add(out, "imports", !core,
+                    core ? "it imports %s: everything comes through the host table" : "nothing from the core", import);
 }
 
-/* ---- the rest ------------------------------------------------------------------------------------------------ */
+/* ---- the rest --------------------------------------------------------------------------------------------- */
 
 static bool has_irelative(const object *o, uint64_t table, uint64_t bytes)
 {
@@ -221,9 +255,13 @@ static void check_needed(object *o, const Elf64_Dyn *d, void *ctx)
         return;
     static const char *const openmp[] = {"libgomp.", "libomp.", "libiomp5."};
     const char *const name = string(o, d->d_un.d_val);
+    if (!name) {
+        clb_verdict_add(ctx, "needed", false, "a library without a name");
+        return;
+    }
     bool bad = false;
     for (size_t i = 0; i < sizeof openmp / sizeof *openmp; i++)
-        bad |= !strncmp(name, openmp[i], strlen(openmp[i]));
+        bad |= strstr(name, openmp[i]) == name;
     clb_verdict_add(ctx, "needed", !bad, "%.80s%s", name,
                     bad ? ": plugins start no threads, and two OpenMP runtimes in one process abort it" : "");
 }
@@ -254,17 +292,20 @@ int clb_elf_check(const uint8_t *data, size_t size, const char *symbol, clb_verd
     bool ifunc = false;
     check_symbols(&o, symbol, out, &ifunc);
     ifunc = ifunc || has_irelative(&o, o.rela, o.rela_size) || has_irelative(&o, o.jmprel, o.jmprel_size);
-    clb_verdict_add(out, "ifunc", !ifunc, ifunc ? "it has indirect functions, whose resolvers run while it is being loaded"
-                                                : "no indirect functions");
+    clb_verdict_add(out, "ifunc", !ifunc,
+                    ifunc ? "it has indirect functions, whose resolvers run while it is being loaded"
+                          : "no indirect functions");
     clb_verdict_add(out, "constructors", o.init_array_size <= 8,
                     o.init_array_size <= 8 ? "none beyond the toolchain's own"
                                            : "%llu: code of its own (or of -ffast-math) runs while it is being loaded",
                     (unsigned long long)(o.init_array_size / 8));
     clb_verdict_add(out, "text-relocations", !o.textrel, o.textrel ? "it has some: compile with -fPIC" : "none");
-    clb_verdict_add(out, "rpath", !o.rpath, o.rpath ? "it has an RPATH or RUNPATH: libraries could come from anywhere" : "none");
+    clb_verdict_add(out, "rpath", !o.rpath,
+                    o.rpath ? "it has an RPATH or RUNPATH: libraries could come from anywhere" : "none");
     clb_verdict_add(out, "stack", !o.stack_exec, o.stack_exec ? "it asks for an executable stack" : "not executable");
-    clb_verdict_add(out, "nodelete", o.nodelete, o.nodelete ? "linked with -z nodelete"
-                                                            : "not linked with -z nodelete: threads may outlive a dlclose");
+    clb_verdict_add(out, "nodelete", o.nodelete,
+                    o.nodelete ? "linked with -z nodelete"
+                               : "not linked with -z nodelete: threads may outlive a dlclose");
     each_dyn(&o, check_needed, out);
     return COLIBRI_OK;
 }

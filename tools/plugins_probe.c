@@ -54,7 +54,7 @@ static void on_stage(void *ctx, const char *stage)
     say(ctx, 'S', "%s", stage);
 }
 
-/* ---- the process around the plugin -------------------------------------------------------------------------------- */
+/* ---- the process around the plugin ------------------------------------------------------------------------ */
 
 typedef struct surroundings {
     size_t threads;
@@ -100,13 +100,18 @@ static void compare(const probe *p, const surroundings *before)
           "its get has changed the floating-point control state");
 }
 
-/* ---- the entry ------------------------------------------------------------------------------------------------------ */
+/* ---- the entry -------------------------------------------------------------------------------------------- */
 
 static bool check_unknown(const probe *p)
 {
-    static const char *const names[] = {"", "no.such.interface/1", COLIBRI_IFACE_FORMAT "garbage", COLIBRI_IFACE_MATMUL "0",
-                                        COLIBRI_IFACE_VECOPS " ",   COLIBRI_IFACE_EXPERT_POLICY "/",
-                                        COLIBRI_IFACE_PREDICTOR "x", COLIBRI_IFACE_KV_STRATEGY "x"};
+    static const char *const names[] = {"",
+                                        "no.such.interface/1",
+                                        COLIBRI_IFACE_FORMAT "garbage",
+                                        COLIBRI_IFACE_MATMUL "0",
+                                        COLIBRI_IFACE_VECOPS " ",
+                                        COLIBRI_IFACE_EXPERT_POLICY "/",
+                                        COLIBRI_IFACE_PREDICTOR "x",
+                                        COLIBRI_IFACE_KV_STRATEGY "x"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (p->plugin->get(names[i], 0)) {
             say(p, '-', "get(\"%s\", 0) is not NULL: interface names must be compared whole", names[i]);
@@ -146,7 +151,8 @@ static size_t check_iface(const probe *p, enum clb_iface iface)
         bool taken = false;
         for (uint32_t k = 0; k < i && !taken; k++) {
             const void *const other = p->plugin->get(info->id, k);
-            taken = other && !clb_component_check(iface, other, NULL) && !strcmp(clb_component_name(iface, other), name);
+            taken =
+                other && !clb_component_check(iface, other, NULL) && !strcmp(clb_component_name(iface, other), name);
         }
         if (taken)
             bad++, say(p, '-', "%s %u: a second one called %s", info->name, i, name);

@@ -20,16 +20,37 @@ static const struct {
 static const struct {
     uint8_t bit, needs;
 } requires[] = {
-#define NEEDS(a, b) {COLIBRI_CPU_BIT_##a, COLIBRI_CPU_BIT_##b}
-    NEEDS(SSSE3, SSE3),          NEEDS(SSE4_1, SSSE3),        NEEDS(SSE4_2, SSE4_1),
-    NEEDS(AVX, SSE4_2),          NEEDS(F16C, AVX),            NEEDS(FMA, AVX),
-    NEEDS(AVX2, AVX),            NEEDS(AVX512F, AVX2),        NEEDS(AVX512F, FMA),
-    NEEDS(AVX512F, F16C),        NEEDS(AVX512BW, AVX512F),    NEEDS(AVX512DQ, AVX512F),
-    NEEDS(AVX512VL, AVX512F),    NEEDS(AVX512VNNI, AVX512F),  NEEDS(AVX512VBMI, AVX512BW),
-    NEEDS(AVX512BF16, AVX512BW), NEEDS(AVX512FP16, AVX512BW), NEEDS(AVX512FP16, AVX512VL),
-    NEEDS(AVXVNNI, AVX2),        NEEDS(AMX_TILE, AVX512F),    NEEDS(AMX_INT8, AMX_TILE),
-    NEEDS(AMX_BF16, AMX_TILE),   NEEDS(ASIMDHP, NEON),        NEEDS(ASIMDDP, NEON),
-    NEEDS(I8MM, NEON),           NEEDS(BF16, NEON),           NEEDS(SVE, ASIMDHP),
+#define NEEDS(a, b)                                                                                                    \
+    {                                                                                                                  \
+        COLIBRI_CPU_BIT_##a, COLIBRI_CPU_BIT_##b                                                                       \
+    }
+    NEEDS(SSSE3, SSE3),
+    NEEDS(SSE4_1, SSSE3),
+    NEEDS(SSE4_2, SSE4_1),
+    NEEDS(AVX, SSE4_2),
+    NEEDS(F16C, AVX),
+    NEEDS(FMA, AVX),
+    NEEDS(AVX2, AVX),
+    NEEDS(AVX512F, AVX2),
+    NEEDS(AVX512F, FMA),
+    NEEDS(AVX512F, F16C),
+    NEEDS(AVX512BW, AVX512F),
+    NEEDS(AVX512DQ, AVX512F),
+    NEEDS(AVX512VL, AVX512F),
+    NEEDS(AVX512VNNI, AVX512F),
+    NEEDS(AVX512VBMI, AVX512BW),
+    NEEDS(AVX512BF16, AVX512BW),
+    NEEDS(AVX512FP16, AVX512BW),
+    NEEDS(AVX512FP16, AVX512VL),
+    NEEDS(AVXVNNI, AVX2),
+    NEEDS(AMX_TILE, AVX512F),
+    NEEDS(AMX_INT8, AMX_TILE),
+    NEEDS(AMX_BF16, AMX_TILE),
+    NEEDS(ASIMDHP, NEON),
+    NEEDS(ASIMDDP, NEON),
+    NEEDS(I8MM, NEON),
+    NEEDS(BF16, NEON),
+    NEEDS(SVE, ASIMDHP),
     NEEDS(SVE2, SVE),
 #undef NEEDS
 };
@@ -80,8 +101,8 @@ static int parse_one(const char *name, size_t n, struct colibri_cpu_bits *bits, 
     snprintf(word, sizeof word, "%.*s", n < sizeof word ? (int)n : (int)sizeof word - 1, name);
     const long near = clb_nearest(word, names, N_KNOWN + 1);
     return clb_fail(err, COLIBRI_E_USAGE, "unknown CPU feature '%s'%s%s%s", word,
-                    near >= 0 ? "; did you mean '" : " ('colibri plugins cpu' lists them)", near >= 0 ? names[near] : "",
-                    near >= 0 ? "'?" : "");
+                    near >= 0 ? "; did you mean '" : " ('colibri plugins cpu' lists them)",
+                    near >= 0 ? names[near] : "", near >= 0 ? "'?" : "");
 }
 
 int clb_cpu_parse(const char *names, struct colibri_cpu_bits *bits, clb_error *err)
@@ -139,10 +160,10 @@ char *clb_cpu_format(struct colibri_cpu_bits bits, char out[CLB_CPU_TEXT_MAX])
     return out;
 }
 
-/* ---- x86: from claims to usable bits ---------------------------------------------------------------- */
+/* ---- x86: from claims to usable bits ---------------------------------------------------------------------- */
 
-#define XCR0_YMM UINT64_C(0x06)  /* SSE and AVX state */
-#define XCR0_ZMM UINT64_C(0xe6)  /* ... and opmask, upper halves of ZMM0-15, ZMM16-31 */
+#define XCR0_YMM  UINT64_C(0x06) /* SSE and AVX state */
+#define XCR0_ZMM  UINT64_C(0xe6) /* ... and opmask, upper halves of ZMM0-15, ZMM16-31 */
 #define XCR0_TILE (UINT64_C(3) << 17)
 
 struct colibri_cpu_bits clb_cpu_usable_x86(const clb_cpu_x86_claims *claims)

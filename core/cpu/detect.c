@@ -1,4 +1,5 @@
-/* Feature bits of the running CPU, through the cpu_features library, plus what the packaged version of it leaves out. */
+/* Feature bits of the running CPU, through the cpu_features library, plus what the packaged version of it leaves
+ * out. */
 #include "cpu/cpu.h"
 
 #if defined(__x86_64__)
@@ -9,7 +10,7 @@
 
 #define ARCH_GET_XCOMP_PERM_ 0x1022
 #define ARCH_REQ_XCOMP_PERM_ 0x1023
-#define XFEATURE_XTILEDATA 18
+#define XFEATURE_XTILEDATA   18
 
 static bool amx_permission(void)
 {

@@ -24,9 +24,12 @@ const clb_iface_info *clb_iface_get(enum clb_iface iface)
     return &info[iface];
 }
 
-#define MEMBER(m) {#m, offsetof(struct colibri_vecops, m)}
+#define MEMBER(m)                                                                                                      \
+    {                                                                                                                  \
+#m, offsetof(struct colibri_vecops, m)                                                                         \
+    }
 const clb_vecop_member clb_vecop_members[] = {
-    MEMBER(rms_norm), MEMBER(rope),  MEMBER(softmax),   MEMBER(swiglu),     MEMBER(add),        MEMBER(axpy),
+    MEMBER(rms_norm), MEMBER(rope),      MEMBER(softmax),    MEMBER(swiglu),     MEMBER(add),       MEMBER(axpy),
     MEMBER(scale),    MEMBER(act_q8x32), MEMBER(act_q8x256), MEMBER(f32_to_f16), MEMBER(attention),
 };
 #undef MEMBER
@@ -73,7 +76,7 @@ const char *clb_type_name(uint32_t gguf_type)
     return NULL;
 }
 
-/* ---- checks common to all ------------------------------------------------------------------------------- */
+/* ---- checks common to all --------------------------------------------------------------------------------- */
 
 #define BAD(...) clb_fail(err, COLIBRI_E_PLUGIN, __VA_ARGS__)
 
@@ -112,22 +115,22 @@ static bool is_code(const void *p)
 }
 
 /* A required, or an optional, function pointer. */
-#define CODE(t, member)                                             \
-    do {                                                            \
-        if (!(t)->member)                                           \
-            return BAD(#member " is NULL");                         \
-        OPTIONAL_CODE(t, member);                                   \
+#define CODE(t, member)                                                                                                \
+    do {                                                                                                               \
+        if (!(t)->member)                                                                                              \
+            return BAD(#member " is NULL");                                                                            \
+        OPTIONAL_CODE(t, member);                                                                                      \
     } while (0)
-#define OPTIONAL_CODE(t, member)                                    \
-    do {                                                            \
-        if ((t)->member && !is_code((const void *)(uintptr_t)(t)->member)) \
-            return BAD(#member " points to no code");               \
+#define OPTIONAL_CODE(t, member)                                                                                       \
+    do {                                                                                                               \
+        if ((t)->member && !is_code((const void *)(uintptr_t)(t)->member))                                             \
+            return BAD(#member " points to no code");                                                                  \
     } while (0)
 
 static int check_cpu(const uint64_t cpu[COLIBRI_CPU_WORDS], clb_error *err)
 {
     static const uint64_t known[COLIBRI_CPU_WORDS] = {
-#define WORD(word, bit) ((bit) / 64 == (word) ? UINT64_C(1) << ((bit) % 64) : 0)
+#define WORD(word, bit)        ((bit) / 64 == (word) ? UINT64_C(1) << ((bit) % 64) : 0)
 #define WORD0(name, bit, text) | WORD(0, bit)
 #define WORD1(name, bit, text) | WORD(1, bit)
         0 COLIBRI_CPU_MAP(WORD0), 0 COLIBRI_CPU_MAP(WORD1)
@@ -174,7 +177,7 @@ static int check_act(const char *act, clb_error *err)
     return COLIBRI_OK;
 }
 
-/* ---- formats -------------------------------------------------------------------------------------------- */
+/* ---- formats ---------------------------------------------------------------------------------------------- */
 
 static int check_geometry(const struct colibri_format *f, clb_error *err)
 {
@@ -182,16 +185,18 @@ static int check_geometry(const struct colibri_format *f, clb_error *err)
         return BAD("blocks of %u elements in %u bytes", f->block_elems, f->block_bytes);
     if (!f->act_block_elems || f->block_elems % f->act_block_elems || !f->act_block_bytes ||
         f->act_block_bytes > (1u << 20) || f->act_block_bytes % 4)
-        return BAD("activation blocks of %u elements in %u bytes: the elements must divide %u, the bytes be a multiple of 4",
-                   f->act_block_elems, f->act_block_bytes, f->block_elems);
+        return BAD(
+            "activation blocks of %u elements in %u bytes: the elements must divide %u, the bytes be a multiple of 4",
+            f->act_block_elems, f->act_block_bytes, f->block_elems);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].type == f->gguf_type && (types[i].elems != f->block_elems || types[i].bytes != f->block_bytes))
-            return BAD("GGUF type %u (%s) has blocks of %u elements in %u bytes, not of %u in %u", f->gguf_type, types[i].name,
-                       types[i].elems, types[i].bytes, f->block_elems, f->block_bytes);
+            return BAD("GGUF type %u (%s) has blocks of %u elements in %u bytes, not of %u in %u", f->gguf_type,
+                       types[i].name, types[i].elems, types[i].bytes, f->block_elems, f->block_bytes);
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
-        if (!strcmp(acts[i].name, f->act) && (acts[i].elems != f->act_block_elems || acts[i].bytes != f->act_block_bytes))
-            return BAD("activation format %s has blocks of %u elements in %u bytes, not of %u in %u", f->act, acts[i].elems,
-                       acts[i].bytes, f->act_block_elems, f->act_block_bytes);
+        if (!strcmp(acts[i].name, f->act) &&
+            (acts[i].elems != f->act_block_elems || acts[i].bytes != f->act_block_bytes))
+            return BAD("activation format %s has blocks of %u elements in %u bytes, not of %u in %u", f->act,
+                       acts[i].elems, acts[i].bytes, f->act_block_elems, f->act_block_bytes);
     return COLIBRI_OK;
 }
 
@@ -216,7 +221,7 @@ static int check_format(const struct colibri_format *f, clb_error *err)
     return COLIBRI_OK;
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------- */
+/* ---- kernels ---------------------------------------------------------------------------------------------- */
 
 static int check_matmul(const struct colibri_matmul *m, clb_error *err)
 {
@@ -288,7 +293,7 @@ static int check_predictor(const struct colibri_predictor *p, clb_error *err)
     return COLIBRI_OK;
 }
 
-#define KV_NEEDS_ALL 0x7ffu
+#define KV_NEEDS_ALL    0x7ffu
 #define KV_TRIGGERS_ALL 0xfu
 
 static int check_kv_strategy(const struct colibri_kv_strategy *s, clb_error *err)

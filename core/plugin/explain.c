@@ -29,7 +29,8 @@ static bool explain_plugin(clb_registry *reg, const char *id, clb_verdict *out, 
         clb_verdict_add(out, "plugin", taken, "%s %s in %s (%s)", id, c->has_note ? c->note.desc.version : "?",
                         clb_candidate_place(c), c->origin);
         for (size_t k = 0; k < c->verdict.n; k++)
-            clb_verdict_add(out, c->verdict.checks[k].rule, c->verdict.checks[k].pass, "%s", c->verdict.checks[k].detail);
+            clb_verdict_add(out, c->verdict.checks[k].rule, c->verdict.checks[k].pass, "%s",
+                            c->verdict.checks[k].detail);
         clb_verdict_add(out, "state", taken, "%s%s%s", clb_plugin_state_name(c->state), c->reason ? ": " : "",
                         c->reason ? c->reason : "");
         if (taken && !*chosen)
@@ -38,14 +39,17 @@ static bool explain_plugin(clb_registry *reg, const char *id, clb_verdict *out, 
     return found;
 }
 
-/* What the filter made of the plugins that declare one of these kinds. */
-static void explain_filter(const clb_registry *reg, uint32_t kinds, clb_verdict *out)
+/* What the filter made of the plugins that declare this kind. Of formats only the rejected ones are of interest:
+ * which of the others offers the type, the candidates say. */
+static void explain_filter(const clb_registry *reg, uint32_t kind, clb_verdict *out)
 {
     for (size_t i = 0; i < reg->n_candidates; i++) {
         const clb_candidate *const c = &reg->candidates[i];
-        if (!c->has_note || !(c->note.desc.kinds & kinds) || (!c->file && c->state == CLB_PLUGIN_SHADOWED))
+        if (!c->has_note || !(c->note.desc.kinds & kind) || (!c->file && c->state == CLB_PLUGIN_SHADOWED))
             continue;
         const bool taken = c->state == CLB_PLUGIN_LOADED || c->state == CLB_PLUGIN_AVAILABLE;
+        if (taken && kind == COLIBRI_KIND_FORMAT)
+            continue;
         clb_verdict_add(out, "filter", taken, "plugin %s %s (%s)%s%s", c->note.desc.id, c->note.desc.version,
                         clb_candidate_place(c), c->reason ? ": " : "", c->reason ? c->reason : "");
     }
@@ -133,9 +137,9 @@ static int not_found(const clb_registry *reg, const char *name, clb_error *err)
     for (size_t i = 0; names && i < clb_n_vecop_members; i++)
         names[n++] = clb_vecop_members[i].name;
     const long near = names ? clb_nearest(name, names, n) : -1;
-    const int rc = clb_fail(err, COLIBRI_E_NOT_FOUND,
-                            "no plugin, format, vector operation or component is called '%s'%s%s%s", name,
-                            near >= 0 ? "; did you mean '" : "", near >= 0 ? names[near] : "", near >= 0 ? "'?" : "");
+    const int rc =
+        clb_fail(err, COLIBRI_E_NOT_FOUND, "no plugin, format, vector operation or component is called '%s'%s%s%s",
+                 name, near >= 0 ? "; did you mean '" : "", near >= 0 ? names[near] : "", near >= 0 ? "'?" : "");
     free(names);
     return rc;
 }

@@ -21,7 +21,7 @@ void clb_candidate_set_state(clb_candidate *c, enum clb_plugin_state state, cons
     c->state = state;
 }
 
-/* ---- filter --------------------------------------------------------------------------------------------- */
+/* ---- filter ----------------------------------------------------------------------------------------------- */
 
 int clb_candidate_read_note(const clb_search_file *file, clb_note *note, clb_error *err)
 {
@@ -67,7 +67,8 @@ static bool filter_deny(const clb_registry *reg, clb_candidate *c)
             clb_candidate_set_state(c, CLB_PLUGIN_REJECTED, "denied by \"%s\"", reg->deny[i]);
             return false;
         }
-    clb_verdict_add(&c->verdict, "deny", true, reg->n_deny ? "no entry of the deny list matches" : "the deny list is empty");
+    clb_verdict_add(&c->verdict, "deny", true,
+                    reg->n_deny ? "no entry of the deny list matches" : "the deny list is empty");
     return true;
 }
 
@@ -88,8 +89,8 @@ void clb_candidate_filter(clb_registry *reg, clb_candidate *c)
     if (rc) {
         clb_verdict_add(&c->verdict, rc == COLIBRI_E_PLUGIN ? "abi" : "note", false, "%s", e.msg);
         clb_candidate_set_state(c, CLB_PLUGIN_REJECTED, "%s", e.msg);
-        clb_logf(reg->log, rc == COLIBRI_E_NOT_FOUND ? COLIBRI_LOG_INFO : COLIBRI_LOG_WARN, "plugin file %s ignored: %s",
-                 f->path, e.msg);
+        clb_logf(reg->log, rc == COLIBRI_E_NOT_FOUND ? COLIBRI_LOG_INFO : COLIBRI_LOG_WARN,
+                 "plugin file %s ignored: %s", f->path, e.msg);
         return;
     }
     c->has_note = true;
@@ -157,7 +158,8 @@ void clb_registry_unshadow(clb_registry *reg, size_t failed)
         clb_candidate *const c = &reg->candidates[i];
         if (c->state != CLB_PLUGIN_SHADOWED || c->shadowed_by != failed)
             continue;
-        clb_verdict_add(&c->verdict, "id", true, "%s failed: this one takes its place", clb_candidate_place(&reg->candidates[failed]));
+        clb_verdict_add(&c->verdict, "id", true, "%s failed: this one takes its place",
+                        clb_candidate_place(&reg->candidates[failed]));
         free(c->reason);
         c->reason = NULL;
         c->state = CLB_PLUGIN_AVAILABLE;

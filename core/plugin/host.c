@@ -28,7 +28,8 @@ static void host_log(const struct colibri_host *table, int level, const char *pl
     for (; *msg && n + 1 < sizeof line; msg++)
         line[n++] = (unsigned char)*msg < ' ' || *msg == 0x7f ? ' ' : *msg;
     line[n] = '\0';
-    clb_logf(log, level, "plugin %.63s%s: %s", plugin_id ? plugin_id : "?", blames_host ? " blames the host" : "", line);
+    clb_logf(log, level, "plugin %.63s%s: %s", plugin_id ? plugin_id : "?", blames_host ? " blames the host" : "",
+             line);
 }
 
 static const void *host_query(const struct colibri_host *table, const char *iface)

@@ -18,10 +18,10 @@ enum clb_plugin_state {
 const char *clb_plugin_state_name(enum clb_plugin_state state);
 
 typedef struct clb_plugin_view {
-    const char *path;   /* NULL: linked in */
-    size_t dir;         /* index for clb_registry_dir */
-    const char *origin; /* "installed", "config", "COLIBRI_PLUGIN_PATH", "linked in" */
-    const char *id;     /* NULL if the file has no readable note */
+    const char *path;                     /* NULL: linked in */
+    size_t dir;                           /* index for clb_registry_dir */
+    const char *origin;                   /* "installed", "config", "COLIBRI_PLUGIN_PATH", "linked in" */
+    const char *id;                       /* NULL if the file has no readable note */
     const struct colibri_note_desc *note; /* NULL unless the note is sound */
     enum clb_plugin_state state;
     const char *reason; /* of a rejection, a shadow, a misbehaviour; else NULL */
@@ -43,16 +43,17 @@ typedef struct clb_component_view {
     enum clb_iface iface;
     const char *name;
     const void *table;
-    size_t plugin;      /* index for clb_registry_plugin */
-    const char *unfit;  /* why it is not a candidate (CPU features, inexact); NULL: it is one */
+    size_t plugin;     /* index for clb_registry_plugin */
+    const char *unfit; /* why it is not a candidate (CPU features, inexact); NULL: it is one */
 } clb_component_view;
 /* Components of loaded plugins. */
 size_t clb_registry_n_components(const clb_registry *reg);
 void clb_registry_component(const clb_registry *reg, size_t i, clb_component_view *out);
 
-/* Replays filter, rank and selection for a plugin id, a format ("q4_k"), a vector operation ("rms_norm"), or a component
- * ("lru", "avx512-vnni.q4_k"): loads what the selection would load and records every comparison. *chosen: what would serve
- * (a component name, or the plugin's path), NULL if nothing. NOT_FOUND: nothing of that name, nearest named. */
+/* Replays filter, rank and selection for a plugin id, a format ("q4_k"), a vector operation ("rms_norm"), or a
+ * component ("lru", "avx512-vnni.q4_k"): loads what the selection would load and records every comparison. *chosen:
+ * what would serve (a component name, or the plugin's path), NULL if nothing. NOT_FOUND: nothing of that name,
+ * nearest named. */
 int clb_registry_explain(clb_registry *reg, const char *name, clb_verdict *out, const char **chosen, clb_error *err);
 
 #endif

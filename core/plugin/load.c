@@ -81,12 +81,13 @@ static bool name_taken(const clb_registry *reg, size_t candidate, enum clb_iface
     return false;
 }
 
-static void bad_component(clb_registry *reg, clb_candidate *c, const clb_iface_info *info, uint32_t index, const char *why)
+static void bad_component(clb_registry *reg, clb_candidate *c, const clb_iface_info *info, uint32_t index,
+                          const char *why)
 {
     c->bad_components++;
     clb_verdict_add(&c->verdict, "component", false, "%s %u skipped: %s", info->name, index, why);
-    clb_logf(reg->log, COLIBRI_LOG_WARN, "plugin %s (%s): %s %u skipped: %s", c->note.desc.id, clb_candidate_place(c), info->name, index,
-             why);
+    clb_logf(reg->log, COLIBRI_LOG_WARN, "plugin %s (%s): %s %u skipped: %s", c->note.desc.id, clb_candidate_place(c),
+             info->name, index, why);
 }
 
 static void enumerate(clb_registry *reg, size_t i, enum clb_iface iface)
@@ -99,8 +100,9 @@ static void enumerate(clb_registry *reg, size_t i, enum clb_iface iface)
         if (!table)
             return;
         if (index == CLB_MAX_COMPONENTS || c->bad_components - bad_before == CLB_MAX_BAD_COMPONENTS) {
-            bad_component(reg, c, info, index, index == CLB_MAX_COMPONENTS ? "its list has no end"
-                                                                           : "too many bad ones, the rest is not looked at");
+            bad_component(reg, c, info, index,
+                          index == CLB_MAX_COMPONENTS ? "its list has no end"
+                                                      : "too many bad ones, the rest is not looked at");
             return;
         }
         clb_error e = {0};
@@ -153,8 +155,8 @@ void clb_candidate_load(clb_registry *reg, size_t i)
         reject_loaded(reg, i, e.msg);
         return;
     }
-    clb_verdict_add(&c->verdict, "load", true, c->file ? "mapped, descriptor equals the note, init succeeded"
-                                                       : "linked in, init succeeded");
+    clb_verdict_add(&c->verdict, "load", true,
+                    c->file ? "mapped, descriptor equals the note, init succeeded" : "linked in, init succeeded");
     c->state = CLB_PLUGIN_LOADED;
     const size_t first = reg->n_components;
     const clb_fpstate before = clb_fpstate_get();

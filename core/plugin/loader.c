@@ -17,8 +17,8 @@ static int check_fp(clb_fpstate before, const char *when, clb_error *err)
         return COLIBRI_OK;
     clb_fpstate_set(before);
     return clb_fail(err, COLIBRI_E_PLUGIN,
-                    "%s changed the floating-point control state (0x%llx, was 0x%llx): is it linked with -ffast-math", when,
-                    (unsigned long long)after.control, (unsigned long long)before.control);
+                    "%s changed the floating-point control state (0x%llx, was 0x%llx): is it linked with -ffast-math",
+                    when, (unsigned long long)after.control, (unsigned long long)before.control);
 }
 
 static int check_descriptor(const struct colibri_plugin *p, const struct colibri_elf_note *note, clb_error *err)
@@ -81,7 +81,8 @@ int clb_loader_open(const char *path, const struct colibri_elf_note *note, clb_h
     const char *const reason = handle ? NULL : dlerror();
     const int fp = check_fp(before, "loading it", err);
     if (!handle)
-        return clb_fail(err, COLIBRI_E_PLUGIN, "the dynamic linker refuses it: %s", reason ? reason : "no reason given");
+        return clb_fail(err, COLIBRI_E_PLUGIN, "the dynamic linker refuses it: %s",
+                        reason ? reason : "no reason given");
     if (fp) { /* nothing of it has been called by us yet */
         dlclose(handle);
         return fp;

@@ -20,9 +20,9 @@
 #error "name this machine's ELF number here"
 #endif
 
-#define MAX_PHDRS 256u             /* real objects have about ten */
+#define MAX_PHDRS      256u         /* real objects have about ten */
 #define MAX_NOTE_BYTES (256u << 10) /* of all note segments together */
-#define NOTE_HEADER 12u
+#define NOTE_HEADER    12u
 
 static int get(const clb_note_source *s, uint64_t offset, void *out, size_t n, clb_error *err)
 {
@@ -46,7 +46,7 @@ static int get(const clb_note_source *s, uint64_t offset, void *out, size_t n, c
     return COLIBRI_OK;
 }
 
-/* ---- strings ------------------------------------------------------------------------------------------ */
+/* ---- strings ---------------------------------------------------------------------------------------------- */
 
 static bool ends_inside(const char *s, size_t size)
 {
@@ -57,7 +57,8 @@ static bool all_of(const char *s, const char *more, bool capitals)
 {
     for (; *s; s++) {
         const char c = *s;
-        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (capitals && c >= 'A' && c <= 'Z') || strchr(more, c)))
+        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (capitals && c >= 'A' && c <= 'Z') ||
+              strchr(more, c)))
             return false;
     }
     return true;
@@ -93,7 +94,8 @@ bool clb_text_printable(const char *text)
                 return false;
             c = c << 6 | (*p & 0x3fu);
         }
-        if (c < 0xa0 || (n == 2 && c < 0x800) || (n == 3 && (c < 0x10000 || c > 0x10ffff)) || (c >= 0xd800 && c < 0xe000))
+        if (c < 0xa0 || (n == 2 && c < 0x800) || (n == 3 && (c < 0x10000 || c > 0x10ffff)) ||
+            (c >= 0xd800 && c < 0xe000))
             return false;
     }
     return true;
@@ -141,7 +143,7 @@ int clb_version_compare(const char *a, const char *b)
     return cb == '-' ? 1 : -1;
 }
 
-/* ---- kinds -------------------------------------------------------------------------------------------- */
+/* ---- kinds ------------------------------------------------------------------------------------------------ */
 
 const char *clb_kind_name(uint32_t kind_bit)
 {
@@ -171,15 +173,16 @@ char *clb_kinds_format(uint32_t kinds, char out[96])
     return out;
 }
 
-/* ---- the note ------------------------------------------------------------------------------------------ */
+/* ---- the note --------------------------------------------------------------------------------------------- */
 
 int clb_note_check(const struct colibri_note_desc *d, uint32_t descsz, clb_error *err)
 {
     if (descsz < sizeof *d || d->desc_size < sizeof *d || d->desc_size > descsz)
-        return clb_fail(err, COLIBRI_E_FORMAT, "note: descriptor of %u bytes says it has %u, at least %zu are needed", descsz,
-                        d->desc_size, sizeof *d);
+        return clb_fail(err, COLIBRI_E_FORMAT, "note: descriptor of %u bytes says it has %u, at least %zu are needed",
+                        descsz, d->desc_size, sizeof *d);
     if (!ends_inside(d->id, sizeof d->id) || !clb_plugin_id_valid(d->id))
-        return clb_fail(err, COLIBRI_E_FORMAT, "note: the id is not 1..%d characters of [a-z0-9._-]", COLIBRI_ID_MAX - 1);
+        return clb_fail(err, COLIBRI_E_FORMAT, "note: the id is not 1..%d characters of [a-z0-9._-]",
+                        COLIBRI_ID_MAX - 1);
     char symbol[COLIBRI_ID_MAX + 16];
     clb_plugin_symbol(d->id, symbol);
     if (!ends_inside(d->symbol, sizeof d->symbol) || strcmp(d->symbol, symbol) != 0)
@@ -203,13 +206,15 @@ static int check_abi(const struct colibri_note_desc *d, clb_error *err)
                         d->abi_minor, COLIBRI_ABI_MAJOR, COLIBRI_ABI_MINOR,
                         d->abi_major > COLIBRI_ABI_MAJOR ? "a newer Colibri is needed" : "the plugin must be rebuilt");
     if (d->abi_minor > COLIBRI_ABI_MINOR)
-        return clb_fail(err, COLIBRI_E_PLUGIN, "built for plugin ABI %u.%u, this Colibri has %u.%u: a newer Colibri is needed",
-                        d->abi_major, d->abi_minor, COLIBRI_ABI_MAJOR, COLIBRI_ABI_MINOR);
+        return clb_fail(err, COLIBRI_E_PLUGIN,
+                        "built for plugin ABI %u.%u, this Colibri has %u.%u: a newer Colibri is needed", d->abi_major,
+                        d->abi_minor, COLIBRI_ABI_MAJOR, COLIBRI_ABI_MINOR);
     return COLIBRI_OK;
 }
 
 /* Our note at `at` of the file, of which `room` bytes belong to the segment. */
-static int read_ours(const clb_note_source *s, uint64_t at, uint64_t room, uint32_t descsz, clb_note *out, clb_error *err)
+static int read_ours(const clb_note_source *s, uint64_t at, uint64_t room, uint32_t descsz, clb_note *out,
+                     clb_error *err)
 {
     if (descsz > room - offsetof(struct colibri_elf_note, desc))
         return clb_fail(err, COLIBRI_E_FORMAT, "note: its %u bytes reach over the end of their segment", descsz);
@@ -253,13 +258,14 @@ static int check_header(const Elf64_Ehdr *h, clb_error *err)
 {
     if (memcmp(h->e_ident, ELFMAG, SELFMAG) != 0)
         return clb_fail(err, COLIBRI_E_FORMAT, "not an ELF file");
-    if (h->e_ident[EI_CLASS] != ELFCLASS64 || h->e_ident[EI_DATA] != ELFDATA2LSB || h->e_ident[EI_VERSION] != EV_CURRENT)
+    if (h->e_ident[EI_CLASS] != ELFCLASS64 || h->e_ident[EI_DATA] != ELFDATA2LSB ||
+        h->e_ident[EI_VERSION] != EV_CURRENT)
         return clb_fail(err, COLIBRI_E_FORMAT, "not a 64-bit little-endian ELF file");
     if (h->e_type != ET_DYN)
         return clb_fail(err, COLIBRI_E_FORMAT, "not a shared object (ELF type %u)", h->e_type);
     if (h->e_machine != HOST_MACHINE)
-        return clb_fail(err, COLIBRI_E_FORMAT, "built for another machine (ELF machine %u, this one is %u)", h->e_machine,
-                        HOST_MACHINE);
+        return clb_fail(err, COLIBRI_E_FORMAT, "built for another machine (ELF machine %u, this one is %u)",
+                        h->e_machine, HOST_MACHINE);
     if (h->e_phentsize != sizeof(Elf64_Phdr) || h->e_phnum == 0 || h->e_phnum > MAX_PHDRS)
         return clb_fail(err, COLIBRI_E_FORMAT, "%u program headers of %u bytes: 1..%u of %zu are expected", h->e_phnum,
                         h->e_phentsize, MAX_PHDRS, sizeof(Elf64_Phdr));

@@ -24,8 +24,9 @@ typedef struct clb_note {
     bool has_id;                 /* raw.desc.id may be shown, even if reading failed later on */
 } clb_note;
 
-/* NOT_FOUND: an ELF object of this machine without our note (some other library). FORMAT: not an ELF shared object of this
- * machine, or a broken note. PLUGIN: a sound note of another ABI. IO. The message does not repeat the file's name. */
+/* NOT_FOUND: an ELF object of this machine without our note (some other library). FORMAT: not an ELF shared object
+ * of this machine, or a broken note. PLUGIN: a sound note of another ABI. IO. The message does not repeat the file's
+ * name. */
 int clb_note_read(const clb_note_source *source, clb_note *out, clb_error *err);
 /* The same on a descriptor that is already in memory (a built-in plugin, a loaded object). */
 int clb_note_check(const struct colibri_note_desc *desc, uint32_t descsz, clb_error *err);

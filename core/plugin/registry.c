@@ -83,8 +83,8 @@ static int make_candidates(clb_registry *reg, clb_error *err)
         return CLB_NOMEM(err, "the plugin registry");
     for (size_t i = 0; i < n_files; i++) {
         const clb_search_file *const f = &reg->search.files[i];
-        reg->candidates[i] = (clb_candidate){
-            .file = f, .origin = reg->search.dirs[f->dir].origin, .state = CLB_PLUGIN_REJECTED};
+        reg->candidates[i] =
+            (clb_candidate){.file = f, .origin = reg->search.dirs[f->dir].origin, .state = CLB_PLUGIN_REJECTED};
         clb_candidate_filter(reg, &reg->candidates[i]);
         if (f->refused)
             clb_logf(reg->log, COLIBRI_LOG_WARN, "plugin file %s refused: %s", f->path, f->refused);
@@ -260,8 +260,8 @@ void clb_registry_misbehaved(clb_registry *reg, const char *component, const cha
         if (c->misbehaved++)
             return; /* said once; the caller's statistics have the number */
         clb_candidate *const p = &reg->candidates[c->candidate];
-        clb_logf(reg->log, COLIBRI_LOG_WARN, "plugin %s (%s): %s misbehaved: %s", p->note.desc.id, clb_candidate_place(p), component,
-                 what);
+        clb_logf(reg->log, COLIBRI_LOG_WARN, "plugin %s (%s): %s misbehaved: %s", p->note.desc.id,
+                 clb_candidate_place(p), component, what);
         clb_verdict_add(&p->verdict, "run", false, "%s misbehaved: %s", component, what);
         clb_candidate_set_state(p, CLB_PLUGIN_MISBEHAVED, "%s: %s", component, what);
         return;

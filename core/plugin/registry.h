@@ -20,16 +20,16 @@
 typedef struct clb_registry clb_registry;
 
 typedef struct clb_registry_options {
-    const char *builtin_dir;     /* the installed plugin folder, or NULL */
-    const char *const *dirs;     /* [plugins] path, absolute */
+    const char *builtin_dir; /* the installed plugin folder, or NULL */
+    const char *const *dirs; /* [plugins] path, absolute */
     size_t n_dirs;
     bool use_env;                /* read COLIBRI_PLUGIN_PATH (the registry itself ignores it when privileged) */
     struct colibri_cpu_bits cpu; /* usable bits, mask already applied */
     const char *const *prefer;   /* plugin or component ids that win over rank, first is strongest */
     size_t n_prefer;
-    const char *const *deny;     /* plugin ids never to load; shell-style '*' at the end allowed */
+    const char *const *deny; /* plugin ids never to load; shell-style '*' at the end allowed */
     size_t n_deny;
-    bool allow_inexact;          /* take components with max_ulp > 0 */
+    bool allow_inexact; /* take components with max_ulp > 0 */
     const clb_log *log;
 } clb_registry_options;
 
@@ -42,11 +42,12 @@ void clb_registry_close(clb_registry *reg); /* frees the bookkeeping; plugins st
 const struct colibri_format *clb_registry_format(clb_registry *reg, uint32_t gguf_type, clb_error *err);
 const struct colibri_format *clb_registry_format_named(clb_registry *reg, const char *name, clb_error *err);
 
-/* The best component for products with n_x activation rows, in the format's layout and activation format; NULL if none fits
- * (the caller then uses the format's own reference). */
+/* The best component for products with n_x activation rows, in the format's layout and activation format; NULL if
+ * none fits (the caller then uses the format's own reference). */
 const struct colibri_matmul *clb_registry_matmul(clb_registry *reg, const struct colibri_format *format, uint32_t n_x);
 
-/* Complete table: the scalar reference of core/ops, each member replaced by the best plugin's. Owned by the registry. */
+/* Complete table: the scalar reference of core/ops, each member replaced by the best plugin's. Owned by the
+ * registry. */
 const struct colibri_vecops *clb_registry_vecops(clb_registry *reg);
 
 /* By component name ("lru") or plugin id. Error NOT_FOUND names the nearest and lists all. */

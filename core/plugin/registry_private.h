@@ -16,7 +16,7 @@ typedef struct clb_candidate {
     enum clb_plugin_state state;
     char *reason;
     clb_verdict verdict;
-    size_t shadowed_by; /* index, if SHADOWED */
+    size_t shadowed_by;                  /* index, if SHADOWED */
     const struct colibri_plugin *plugin; /* linked in: known from the start */
     bool entered;
     size_t bad_components;
@@ -81,11 +81,11 @@ typedef struct clb_want {
     enum clb_iface iface;
     bool by_type;
     uint32_t gguf_type;
-    const char *name;      /* component name, case-insensitive; or plugin id */
-    uint32_t layout;       /* MATMUL */
-    const char *act;       /* MATMUL */
-    uint32_t n_x;          /* MATMUL */
-    const char *member;    /* VECOPS: this operation must be offered */
+    const char *name;   /* component name, case-insensitive; or plugin id */
+    uint32_t layout;    /* MATMUL */
+    const char *act;    /* MATMUL */
+    uint32_t n_x;       /* MATMUL */
+    const char *member; /* VECOPS: this operation must be offered */
     size_t member_offset;
 } clb_want;
 

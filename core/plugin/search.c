@@ -84,7 +84,7 @@ int clb_search_open_file(const char *path, clb_search_file *file, int *fd, clb_e
     return rc;
 }
 
-/* ---- one folder --------------------------------------------------------------------------------------- */
+/* ---- one folder ------------------------------------------------------------------------------------------- */
 
 static bool is_so_name(const char *name)
 {

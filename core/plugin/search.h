@@ -51,7 +51,8 @@ void clb_search_free(clb_search *search);
 
 /* NULL if what `st` describes may be trusted, else a reason in `why`. `what` is "file" or "folder". */
 const char *clb_search_distrust(const struct stat *st, const char *what, char why[192]);
-/* Opens a plugin file after the same checks (regular, trusted) and fills *file except for dir. The caller closes *fd. */
+/* Opens a plugin file after the same checks (regular, trusted) and fills *file except for dir. The caller closes
+ * *fd. */
 int clb_search_open_file(const char *path, clb_search_file *file, int *fd, clb_error *err);
 void clb_search_file_free(clb_search_file *file);
 

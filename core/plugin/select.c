@@ -67,7 +67,8 @@ static const char *prefer_text(const clb_component *c, char out[32])
 }
 
 /* Whether b beats a; *rule and why say by what. */
-static bool beats(const clb_registry *reg, const clb_component *a, const clb_component *b, const char **rule, char why[160])
+static bool beats(const clb_registry *reg, const clb_component *a, const clb_component *b, const char **rule,
+                  char why[160])
 {
     const clb_candidate *const pa = &reg->candidates[a->candidate], *const pb = &reg->candidates[b->candidate];
     if (!pa->file != !pb->file) {
@@ -136,7 +137,7 @@ clb_component *clb_select(clb_registry *reg, const clb_want *want, clb_verdict *
     return best;
 }
 
-/* ---- uses ----------------------------------------------------------------------------------------------- */
+/* ---- uses ------------------------------------------------------------------------------------------------- */
 
 static size_t component_index(const clb_registry *reg, const clb_component *c)
 {
@@ -183,7 +184,7 @@ void clb_registry_uses(const clb_registry *reg, clb_registry_use_fn fn, void *ct
     }
 }
 
-/* ---- formats and kernels ----------------------------------------------------------------------------------- */
+/* ---- formats and kernels ---------------------------------------------------------------------------------- */
 
 /* A prefer entry that matches nothing is likely misspelt. Component names are known only once kernels are loaded. */
 static void check_prefer(clb_registry *reg)
@@ -199,7 +200,8 @@ static void check_prefer(clb_registry *reg)
             hit = clb_id_matches(reg->prefer[p], reg->components[i]->name);
         if (!hit)
             clb_logf(reg->log, COLIBRI_LOG_WARN,
-                     "[plugins] prefer: no plugin and no loaded component is called '%s' ('colibri plugins list' shows what is there)",
+                     "[plugins] prefer: no plugin and no loaded component is called '%s' ('colibri plugins list' shows "
+                     "what is there)",
                      reg->prefer[p]);
     }
 }
@@ -211,8 +213,9 @@ static int format_missing(const clb_registry *reg, const char *label, clb_error 
         if (c->state != CLB_PLUGIN_REJECTED || !c->has_note || !(c->note.desc.kinds & COLIBRI_KIND_FORMAT))
             continue;
         if (strcasestr(c->note.desc.id, label) || strcasestr(c->note.desc.summary, label))
-            return clb_fail(err, COLIBRI_E_UNSUPPORTED, "no usable plugin offers quantization format %s: %s (%s) was rejected: %s",
-                            label, c->note.desc.id, clb_candidate_place(c), c->reason ? c->reason : "no reason recorded");
+            return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                            "no usable plugin offers quantization format %s: %s (%s) was rejected: %s", label,
+                            c->note.desc.id, clb_candidate_place(c), c->reason ? c->reason : "no reason recorded");
     }
     return clb_fail(err, COLIBRI_E_UNSUPPORTED,
                     "no plugin offers quantization format %s ('colibri plugins list' shows what is there)", label);
@@ -287,7 +290,7 @@ const struct colibri_vecops *clb_registry_vecops(clb_registry *reg)
     return merged;
 }
 
-/* ---- policies, predictors, strategies: by name ---------------------------------------------------------------- */
+/* ---- policies, predictors, strategies: by name ------------------------------------------------------------ */
 
 clb_component *clb_select_named(clb_registry *reg, enum clb_iface iface, const char *name, clb_verdict *trace)
 {
@@ -315,7 +318,8 @@ static int named_missing(clb_registry *reg, enum clb_iface iface, const char *na
     const char *const kind = clb_iface_get(iface)->name;
     for (size_t i = 0; i < reg->n_candidates; i++) {
         const clb_candidate *const c = &reg->candidates[i];
-        if (c->state == CLB_PLUGIN_REJECTED && c->has_id && (!strcmp(c->note.desc.id, name) || ends_with_part(c->note.desc.id, name)))
+        if (c->state == CLB_PLUGIN_REJECTED && c->has_id &&
+            (!strcmp(c->note.desc.id, name) || ends_with_part(c->note.desc.id, name)))
             return clb_fail(err, COLIBRI_E_NOT_FOUND, "%s '%s': plugin %s (%s) was rejected: %s", kind, name,
                             c->note.desc.id, clb_candidate_place(c), c->reason ? c->reason : "no reason recorded");
     }

@@ -180,6 +180,19 @@ for ((n = 0; n < size; n += 256)); do
     [ "$code" = 9 ] || [ "$code" = 0 ] || fail "check of the first $n bytes ended with $code: $(cat "$WORK/err")"
 done
 
+# ---- other CPUs: what this build offers is filtered, and what is loaded there runs there
+if command -v qemu-x86_64 >/dev/null && [ "$(uname -m)" = x86_64 ] && [ -z "$sanitized" ]; then
+    run 0 qemu-x86_64 -cpu Nehalem "$c" plugins cpu --json
+    json '"sse4_2" in d["usable"] and not {"avx", "avx2", "f16c", "fma", "avx512f"} & set(d["usable"])'
+    run 0 qemu-x86_64 -cpu Haswell "$c" plugins cpu --json
+    json '{"avx2", "f16c", "fma"} <= set(d["usable"]) and not [x for x in d["usable"] if x.startswith("avx512")]'
+    for model in Nehalem Haswell; do
+        for name in q4_0 q4_k f16 rms_norm attention lru full; do
+            run 0 qemu-x86_64 -cpu "$model" "$c" plugins why "$name" --quiet
+        done
+    done
+fi
+
 # ---- the note of the SDK macro, from every compiler here, in every build that could lose it
 cat >"$WORK/macro.c" <<'C'
 #include "colibri/kernel.h"

@@ -21,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     char kinds[96], symbol[COLIBRI_ID_MAX + 16];
-    if (!note.has_id || clb_note_check(&note.raw.desc, note.raw.descsz, &err) || !*clb_kinds_format(note.raw.desc.kinds, kinds))
+    if (!note.has_id || clb_note_check(&note.raw.desc, note.raw.descsz, &err) ||
+        !*clb_kinds_format(note.raw.desc.kinds, kinds))
         abort();
     clb_plugin_symbol(note.raw.desc.id, symbol);
     if (strcmp(symbol, note.raw.desc.symbol) != 0 || !clb_text_printable(note.raw.desc.summary) ||

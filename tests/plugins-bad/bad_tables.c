@@ -12,12 +12,23 @@ static const struct colibri_matmul matmuls[] = {
     {.struct_size = 1u << 30, .name = "long"},
     {.struct_size = sizeof(struct colibri_matmul), .min_x = 1, .name = "no-run", .act = COLIBRI_ACT_Q8X32},
     {.struct_size = sizeof(struct colibri_matmul), .min_x = 1, .name = "no-act", .run = test_run},
-    {.struct_size = sizeof(struct colibri_matmul), .min_x = 1, .name = "wild-run", .act = COLIBRI_ACT_Q8X32,
+    {.struct_size = sizeof(struct colibri_matmul),
+     .min_x = 1,
+     .name = "wild-run",
+     .act = COLIBRI_ACT_Q8X32,
      .run = WILD(void (*)(const struct colibri_matmul_args *))},
-    {.struct_size = sizeof(struct colibri_matmul), .min_x = 1, .name = "layout", .act = COLIBRI_ACT_Q8X32, .layout = 9,
+    {.struct_size = sizeof(struct colibri_matmul),
+     .min_x = 1,
+     .name = "layout",
+     .act = COLIBRI_ACT_Q8X32,
+     .layout = 9,
      .run = test_run},
-    {.struct_size = sizeof(struct colibri_matmul), .min_x = 1, .name = "unknown-cpu", .act = COLIBRI_ACT_Q8X32,
-     .cpu = {UINT64_C(1) << 63, 0}, .run = test_run},
+    {.struct_size = sizeof(struct colibri_matmul),
+     .min_x = 1,
+     .name = "unknown-cpu",
+     .act = COLIBRI_ACT_Q8X32,
+     .cpu = {UINT64_C(1) << 63, 0},
+     .run = test_run},
     TEST_MATMUL("sound", 7, 0, 1),
     TEST_MATMUL("sound", 8, 0, 1), /* twice the same name */
 };
@@ -69,11 +80,13 @@ static float dot(const void *row, const void *act, size_t n_cols)
     return (float)n_cols;
 }
 
-#define FORMAT(type, format_name, elems, bytes, act_elems, act_bytes, dot_function)                               \
-    {.struct_size = sizeof(struct colibri_format), .gguf_type = (type), .name = (format_name), .block_elems = (elems), \
-     .block_bytes = (bytes), .layout = COLIBRI_LAYOUT_X16, .act_block_elems = (act_elems),                        \
-     .act_block_bytes = (act_bytes), .act = COLIBRI_ACT_Q8X32, .dequantize = dequantize, .quantize = quantize,    \
-     .pack = pack, .unpack = unpack, .quantize_act = quantize_act, .dot = (dot_function), .matmul = test_run}
+#define FORMAT(type, format_name, elems, bytes, act_elems, act_bytes, dot_function)                                    \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_format), .gguf_type = (type), .name = (format_name),                      \
+        .block_elems = (elems), .block_bytes = (bytes), .layout = COLIBRI_LAYOUT_X16, .act_block_elems = (act_elems),  \
+        .act_block_bytes = (act_bytes), .act = COLIBRI_ACT_Q8X32, .dequantize = dequantize, .quantize = quantize,      \
+        .pack = pack, .unpack = unpack, .quantize_act = quantize_act, .dot = (dot_function), .matmul = test_run        \
+    }
 
 static const struct colibri_format formats[] = {
     FORMAT(COLIBRI_TYPE_Q4_0, "no-dot", 32, 18, 32, 40, NULL),
@@ -86,12 +99,14 @@ static const struct colibri_format formats[] = {
 
 static const struct colibri_vecops vecops[] = {
     {.struct_size = sizeof(struct colibri_vecops), .name = "offers-nothing"},
-    {.struct_size = sizeof(struct colibri_vecops), .name = "wild",
+    {.struct_size = sizeof(struct colibri_vecops),
+     .name = "wild",
      .add = WILD(void (*)(float *, const float *, size_t))},
     {.struct_size = sizeof(struct colibri_vecops), .name = "sound-vec", .add = test_add},
 };
 
-static int pick(void *self, const struct colibri_expert_ref *candidates, uint32_t n_candidates, uint32_t n, uint32_t *out_index)
+static int pick(void *self, const struct colibri_expert_ref *candidates, uint32_t n_candidates, uint32_t n,
+                uint32_t *out_index)
 {
     (void)self;
     (void)candidates;
@@ -104,9 +119,11 @@ static int pick(void *self, const struct colibri_expert_ref *candidates, uint32_
 static const struct colibri_param bad_default[] = {{"decay", 0, 1, 2, 0, "a default outside of its limits"}};
 static const struct colibri_param twice[] = {{"n", 0, 9, 1, 1, "a"}, {"n", 0, 9, 1, 1, "b"}};
 
-#define POLICY(policy_name, ...)                                                                                      \
-    {.struct_size = sizeof(struct colibri_expert_policy), .name = (policy_name), .summary = "s", .source = "none",    \
-     .create = test_create, .destroy = test_nothing, .reset = test_nothing, __VA_ARGS__}
+#define POLICY(policy_name, ...)                                                                                       \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_expert_policy), .name = (policy_name), .summary = "s", .source = "none",  \
+        .create = test_create, .destroy = test_nothing, .reset = test_nothing, __VA_ARGS__                             \
+    }
 
 static const struct colibri_expert_policy policies[] = {
     POLICY("decides-nothing", .score = NULL),
@@ -119,8 +136,8 @@ static const struct colibri_expert_policy policies[] = {
 
 static const void *get(const char *iface, uint32_t index)
 {
-#define LIST(name, table)            \
-    if (!strcmp(iface, name))        \
+#define LIST(name, table)                                                                                              \
+    if (!strcmp(iface, name))                                                                                          \
     return index < sizeof table / sizeof *table ? &table[index] : NULL
     LIST(COLIBRI_IFACE_MATMUL, matmuls);
     LIST(COLIBRI_IFACE_FORMAT, formats);

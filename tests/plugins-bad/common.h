@@ -40,14 +40,18 @@ static inline double test_score(void *self, uint32_t layer, uint32_t expert)
 }
 
 /* A Q4_0 product in the layout and activations of that format. */
-#define TEST_MATMUL(component_name, component_rank, ulp, smallest_x)                                       \
-    {.struct_size = sizeof(struct colibri_matmul), .gguf_type = COLIBRI_TYPE_Q4_0, .layout = COLIBRI_LAYOUT_X16, \
-     .max_ulp = (ulp), .rank = (component_rank), .min_x = (smallest_x), .name = (component_name),          \
-     .act = COLIBRI_ACT_Q8X32, .run = test_run}
+#define TEST_MATMUL(component_name, component_rank, ulp, smallest_x)                                                   \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_matmul), .gguf_type = COLIBRI_TYPE_Q4_0, .layout = COLIBRI_LAYOUT_X16,    \
+        .max_ulp = (ulp), .rank = (component_rank), .min_x = (smallest_x), .name = (component_name),                   \
+        .act = COLIBRI_ACT_Q8X32, .run = test_run                                                                      \
+    }
 
-#define TEST_POLICY(component_name)                                                                           \
-    {.struct_size = sizeof(struct colibri_expert_policy), .name = (component_name), .summary = "of a test plugin", \
-     .source = "none", .create = test_create, .destroy = test_nothing, .reset = test_nothing, .score = test_score}
+#define TEST_POLICY(component_name)                                                                                    \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_expert_policy), .name = (component_name), .summary = "of a test plugin",  \
+        .source = "none", .create = test_create, .destroy = test_nothing, .reset = test_nothing, .score = test_score   \
+    }
 
 /* The get function of a plugin with one table per interface. */
 static inline const void *test_pick(const char *iface, uint32_t index, const char *name, const void *table)

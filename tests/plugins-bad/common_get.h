@@ -11,8 +11,8 @@ static inline const void *test_get(const char *iface, uint32_t index)
     return test_pick(iface, index, COLIBRI_IFACE_MATMUL, &test_only_matmul);
 }
 
-#define TEST_PLUGIN(ident, initfn, getfn, plugin_id, text)                                                     \
-    COLIBRI_PLUGIN_DEFINE(ident, initfn, getfn, .id = plugin_id, .kinds = COLIBRI_KIND_KERNEL, .rank = 50,     \
+#define TEST_PLUGIN(ident, initfn, getfn, plugin_id, text)                                                             \
+    COLIBRI_PLUGIN_DEFINE(ident, initfn, getfn, .id = plugin_id, .kinds = COLIBRI_KIND_KERNEL, .rank = 50,             \
                           .version = "1.0.0", .summary = text, .license = "MIT")
 
 #endif

@@ -32,5 +32,6 @@ static const void *get(const char *iface, uint32_t index)
     return v ? v : test_pick(iface, index, COLIBRI_IFACE_EXPERT_POLICY, &policy);
 }
 
-COLIBRI_PLUGIN_DEFINE(test_good, init, get, .id = "test.good", .kinds = COLIBRI_KIND_KERNEL | COLIBRI_KIND_EXPERT_POLICY,
-                      .rank = TEST_RANK, .version = TEST_VERSION, .summary = "a plugin without faults", .license = "MIT");
+COLIBRI_PLUGIN_DEFINE(test_good, init, get, .id = "test.good",
+                      .kinds = COLIBRI_KIND_KERNEL | COLIBRI_KIND_EXPERT_POLICY, .rank = TEST_RANK,
+                      .version = TEST_VERSION, .summary = "a plugin without faults", .license = "MIT");

@@ -6,7 +6,7 @@ static int plain(void)
     return 1;
 }
 
-static int (*resolve(void))(void)
+__attribute__((used)) static int (*resolve(void))(void)
 {
     return plain;
 }

@@ -24,8 +24,8 @@ static void assert_bits(struct colibri_cpu_bits bits, const char *names)
     assert_string_equal(clb_cpu_format(bits, have), clb_cpu_format(bits_of(names), want));
 }
 
-#define V3 "sse3,ssse3,sse4_1,sse4_2,avx,f16c,fma,avx2,bmi2"
-#define V4 V3 ",avx512f,avx512bw,avx512dq,avx512vl"
+#define V3  "sse3,ssse3,sse4_1,sse4_2,avx,f16c,fma,avx2,bmi2"
+#define V4  V3 ",avx512f,avx512bw,avx512dq,avx512vl"
 #define SPR V4 ",avx512vnni,avx512vbmi,avx512bf16,avx512fp16,avxvnni,amx_tile,amx_int8,amx_bf16"
 
 /* A Sapphire Rapids server on which everything works. */
@@ -165,7 +165,7 @@ static void test_detect(void **state)
 #endif
 }
 
-/* ---- cgroup quotas ------------------------------------------------------------------------------------------ */
+/* ---- cgroup quotas ---------------------------------------------------------------------------------------- */
 
 typedef struct tree {
     test_dir dir;

@@ -102,7 +102,7 @@ static void test_flipped_bytes(void **state)
     free(data);
 }
 
-/* ---- hand-made files -------------------------------------------------------------------------------------------- */
+/* ---- hand-made files -------------------------------------------------------------------------------------- */
 
 typedef struct image {
     struct {
@@ -123,7 +123,8 @@ static struct colibri_note_desc sound_desc(void)
                                       .id = "org.example.q-4_0",
                                       .version = "0.1.0-rc.1",
                                       .symbol = "colibri_plugin_org_example_q_4_0",
-                                      .summary = "gr\xc3\xb6\xc3\x9f" "er",
+                                      .summary = "gr\xc3\xb6\xc3\x9f"
+                                                 "er",
                                       .license = "MIT"};
 }
 
@@ -146,11 +147,13 @@ static void start(image *im)
     im->f.phdr[1].p_align = 4;
 }
 
-static void add_note(image *im, uint32_t align, uint32_t namesz, const char *name, uint32_t type, const void *desc, uint32_t descsz)
+static void add_note(image *im, uint32_t align, uint32_t namesz, const char *name, uint32_t type, const void *desc,
+                     uint32_t descsz)
 {
     const uint32_t h[3] = {namesz, descsz, type};
     uint8_t *const p = im->f.notes + im->n_notes;
-    const size_t at_desc = (12 + namesz + align - 1) / align * align, end = (at_desc + descsz + align - 1) / align * align;
+    const size_t at_desc = (12 + namesz + align - 1) / align * align,
+                 end = (at_desc + descsz + align - 1) / align * align;
     assert_true(im->n_notes + end <= sizeof im->f.notes);
     memcpy(p, h, sizeof h);
     memcpy(p + 12, name, namesz);
@@ -259,8 +262,9 @@ static void test_abi(void **state)
 static void test_descriptor_fields(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {"the id",      "the id",  "the id",  "the symbol", "the symbol", "the version", "the version",
-                                        "the summary", "the summary", "the summary", "the license", "nothing", "do not exist", "at least 320"};
+    static const char *const wrong[] = {"the id",      "the id",      "the id",       "the symbol",  "the symbol",
+                                        "the version", "the version", "the summary",  "the summary", "the summary",
+                                        "the license", "nothing",     "do not exist", "at least 320"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct colibri_note_desc d = sound_desc();
         image im;
@@ -268,20 +272,48 @@ static void test_descriptor_fields(void **state)
         clb_error err;
         uint32_t descsz = sizeof d;
         switch (i) {
-        case 0: memset(d.id, 'a', sizeof d.id); break;
-        case 1: d.id[0] = '\0'; break;
-        case 2: memcpy(d.id, "a/../b", 7); break;
-        case 3: memset(d.symbol, 'a', sizeof d.symbol); break;
-        case 4: d.symbol[0] = 'X'; break;
-        case 5: memset(d.version, '1', sizeof d.version); break;
-        case 6: memcpy(d.version, "1 2", 4); break;
-        case 7: memset(d.summary, 'x', sizeof d.summary); break;
-        case 8: memcpy(d.summary, "\x1b[2J", 5); break;
-        case 9: memcpy(d.summary, "\xc3(", 3); break;
-        case 10: memset(d.license, 'x', sizeof d.license); break;
-        case 11: d.kinds = 0; break;
-        case 12: d.kinds |= COLIBRI_KIND_ALL + 1; break;
-        default: descsz = sizeof d - 4; break;
+        case 0:
+            memset(d.id, 'a', sizeof d.id);
+            break;
+        case 1:
+            d.id[0] = '\0';
+            break;
+        case 2:
+            memcpy(d.id, "a/../b", 7);
+            break;
+        case 3:
+            memset(d.symbol, 'a', sizeof d.symbol);
+            break;
+        case 4:
+            d.symbol[0] = 'X';
+            break;
+        case 5:
+            memset(d.version, '1', sizeof d.version);
+            break;
+        case 6:
+            memcpy(d.version, "1 2", 4);
+            break;
+        case 7:
+            memset(d.summary, 'x', sizeof d.summary);
+            break;
+        case 8:
+            memcpy(d.summary, "\x1b[2J", 5);
+            break;
+        case 9:
+            memcpy(d.summary, "\xc3(", 3);
+            break;
+        case 10:
+            memset(d.license, 'x', sizeof d.license);
+            break;
+        case 11:
+            d.kinds = 0;
+            break;
+        case 12:
+            d.kinds |= COLIBRI_KIND_ALL + 1;
+            break;
+        default:
+            descsz = sizeof d - 4;
+            break;
         }
         start(&im);
         add_note(&im, 4, 8, COLIBRI_NOTE_NAME, COLIBRI_NOTE_TYPE, &d, descsz);
@@ -319,9 +351,10 @@ static void test_hostile_sizes(void **state)
     static const struct {
         uint64_t offset, size;
         int status;
-    } segments[] = {{0, UINT64_MAX, COLIBRI_E_FORMAT},       {UINT64_MAX, 16, COLIBRI_E_FORMAT}, {UINT64_MAX - 8, 16, COLIBRI_E_FORMAT},
-                    {sizeof im.f, 1, COLIBRI_E_FORMAT},      {sizeof im.f, 0, COLIBRI_E_NOT_FOUND},
-                    {0, sizeof im.f, COLIBRI_E_NOT_FOUND},   {sizeof im.f - 3, 3, COLIBRI_E_NOT_FOUND}};
+    } segments[] = {{0, UINT64_MAX, COLIBRI_E_FORMAT},        {UINT64_MAX, 16, COLIBRI_E_FORMAT},
+                    {UINT64_MAX - 8, 16, COLIBRI_E_FORMAT},   {sizeof im.f, 1, COLIBRI_E_FORMAT},
+                    {sizeof im.f, 0, COLIBRI_E_NOT_FOUND},    {0, sizeof im.f, COLIBRI_E_NOT_FOUND},
+                    {sizeof im.f - 3, 3, COLIBRI_E_NOT_FOUND}};
     for (size_t i = 0; i < sizeof segments / sizeof *segments; i++) {
         start(&im);
         add_ours(&im, &d);
@@ -358,24 +391,47 @@ static void test_other_files(void **state)
     clb_note note;
     clb_error err;
     const struct colibri_note_desc d = sound_desc();
-    static const char *const wrong[] = {"not an ELF", "64-bit", "little-endian", "little-endian", "shared object", "another machine",
-                                        "program headers", "program headers", "program headers", "truncated", "truncated"};
+    static const char *const wrong[] = {"not an ELF",      "64-bit",          "little-endian",   "little-endian",
+                                        "shared object",   "another machine", "program headers", "program headers",
+                                        "program headers", "truncated",       "truncated"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         start(&im);
         add_ours(&im, &d);
         Elf64_Ehdr *const h = &im.f.header;
         switch (i) {
-        case 0: h->e_ident[1] = 'F'; break;
-        case 1: h->e_ident[EI_CLASS] = ELFCLASS32; break;
-        case 2: h->e_ident[EI_DATA] = ELFDATA2MSB; break;
-        case 3: h->e_ident[EI_VERSION] = 9; break;
-        case 4: h->e_type = ET_EXEC; break;
-        case 5: h->e_machine = EM_S390; break;
-        case 6: h->e_phentsize = 32; break;
-        case 7: h->e_phnum = 0; break;
-        case 8: h->e_phnum = 0xffff; break;
-        case 9: h->e_phoff = UINT64_MAX; break;
-        default: h->e_phoff = sizeof im.f - 8; break;
+        case 0:
+            h->e_ident[1] = 'F';
+            break;
+        case 1:
+            h->e_ident[EI_CLASS] = ELFCLASS32;
+            break;
+        case 2:
+            h->e_ident[EI_DATA] = ELFDATA2MSB;
+            break;
+        case 3:
+            h->e_ident[EI_VERSION] = 9;
+            break;
+        case 4:
+            h->e_type = ET_EXEC;
+            break;
+        case 5:
+            h->e_machine = EM_S390;
+            break;
+        case 6:
+            h->e_phentsize = 32;
+            break;
+        case 7:
+            h->e_phnum = 0;
+            break;
+        case 8:
+            h->e_phnum = 0xffff;
+            break;
+        case 9:
+            h->e_phoff = UINT64_MAX;
+            break;
+        default:
+            h->e_phoff = sizeof im.f - 8;
+            break;
         }
         assert_fails(read_image(&im, &note, &err), &err, COLIBRI_E_FORMAT, wrong[i]);
     }
@@ -384,12 +440,13 @@ static void test_other_files(void **state)
     assert_fails(read_bytes("", 0, &note, &err), &err, COLIBRI_E_FORMAT, "not an ELF");
 }
 
-/* ---- names and versions -------------------------------------------------------------------------------------------- */
+/* ---- names and versions ----------------------------------------------------------------------------------- */
 
 static void test_versions(void **state)
 {
     (void)state;
-    static const char *const ascending[] = {"0.9", "1.0.0-alpha", "1.0.0-beta", "1.0.0", "1.0.1", "1.2", "1.2.3", "1.9.9", "1.10.0", "2"};
+    static const char *const ascending[] = {"0.9", "1.0.0-alpha", "1.0.0-beta", "1.0.0",  "1.0.1",
+                                            "1.2", "1.2.3",       "1.9.9",      "1.10.0", "2"};
     enum { N = sizeof ascending / sizeof *ascending };
     for (int i = 0; i < N; i++)
         for (int k = 0; k < N; k++) {
@@ -420,7 +477,8 @@ static void test_names(void **state)
     assert_false(clb_component_name_valid("a b"));
     char kinds[96];
     assert_string_equal(clb_kinds_format(COLIBRI_KIND_ALL, kinds), "kernel,format,expert-policy,predictor,kv-strategy");
-    static const char *const bad[] = {"\x80", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc2\x9b" "31m", "a\tb", "\xe2\x82", "\x7f"};
+    static const char *const bad[] = {"\x80",      "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                                      "\xc2\x9bm", "a\tb",     "\xe2\x82",     "\x7f"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(clb_text_printable(bad[i]));
     assert_true(clb_text_printable("na\xc3\xafve \xe2\x82\xac \xf0\x9f\x90\xa6"));
@@ -429,10 +487,12 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_real_plugin),        cmocka_unit_test(test_truncated_everywhere), cmocka_unit_test(test_flipped_bytes),
-        cmocka_unit_test(test_first_of_ours_wins), cmocka_unit_test(test_longer_descriptor),    cmocka_unit_test(test_abi),
-        cmocka_unit_test(test_descriptor_fields),  cmocka_unit_test(test_hostile_sizes),        cmocka_unit_test(test_too_many_notes),
-        cmocka_unit_test(test_other_files),        cmocka_unit_test(test_versions),             cmocka_unit_test(test_names),
+        cmocka_unit_test(test_real_plugin),       cmocka_unit_test(test_truncated_everywhere),
+        cmocka_unit_test(test_flipped_bytes),     cmocka_unit_test(test_first_of_ours_wins),
+        cmocka_unit_test(test_longer_descriptor), cmocka_unit_test(test_abi),
+        cmocka_unit_test(test_descriptor_fields), cmocka_unit_test(test_hostile_sizes),
+        cmocka_unit_test(test_too_many_notes),    cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_versions),          cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,8 +40,8 @@ json_t *clb_json_verdict(const clb_verdict *v)
 {
     json_t *const a = json_array();
     for (size_t i = 0; i < v->n; i++)
-        json_array_append_new(a, json_pack("{s:s, s:b, s:o}", "rule", v->checks[i].rule, "pass", v->checks[i].pass, "detail",
-                                           clb_json_text(v->checks[i].detail)));
+        json_array_append_new(a, json_pack("{s:s, s:b, s:o}", "rule", v->checks[i].rule, "pass", v->checks[i].pass,
+                                           "detail", clb_json_text(v->checks[i].detail)));
     return a;
 }
 
@@ -108,7 +108,7 @@ static json_t *paths_json(const clb_registry *reg)
     return a;
 }
 
-/* ---- list --------------------------------------------------------------------------------------------------- */
+/* ---- list ------------------------------------------------------------------------------------------------- */
 
 static int list_json(const clb_registry *reg, clb_error *err)
 {
@@ -118,8 +118,8 @@ static int list_json(const clb_registry *reg, clb_error *err)
         clb_registry_plugin(reg, i, &p);
         json_array_append_new(plugins, plugin_json(&p));
     }
-    return clb_json_print(json_pack("{s:o, s:o, s:o}", "plugins", plugins, "cpu", clb_json_cpu(clb_registry_cpu(reg)), "paths",
-                                    paths_json(reg)),
+    return clb_json_print(json_pack("{s:o, s:o, s:o}", "plugins", plugins, "cpu", clb_json_cpu(clb_registry_cpu(reg)),
+                                    "paths", paths_json(reg)),
                           err);
 }
 
@@ -186,7 +186,7 @@ int clb_plugins_list(const clb_registry *reg, bool all, bool json, clb_error *er
     return COLIBRI_OK;
 }
 
-/* ---- info --------------------------------------------------------------------------------------------------- */
+/* ---- info ------------------------------------------------------------------------------------------------- */
 
 /* The plugin of this id, or the only one whose id ends with ".word"; the taken one where several have the id. */
 static int find_plugin(const clb_registry *reg, const char *word, size_t *out, clb_error *err)
@@ -204,7 +204,8 @@ static int find_plugin(const clb_registry *reg, const char *word, size_t *out, c
             continue;
         ids[n_ids++] = p.id;
         const size_t len = strlen(p.id);
-        const bool exact = !strcmp(p.id, word), ends = len > m && p.id[len - m - 1] == '.' && !strcmp(p.id + len - m, word);
+        const bool exact = !strcmp(p.id, word),
+                   ends = len > m && p.id[len - m - 1] == '.' && !strcmp(p.id + len - m, word);
         const int score = !exact && !ends ? -1 : (exact ? 2 : 0) + (p.state != CLB_PLUGIN_SHADOWED);
         if (score > best) {
             best = score;
@@ -215,8 +216,8 @@ static int find_plugin(const clb_registry *reg, const char *word, size_t *out, c
     int rc = COLIBRI_OK;
     if (best < 0)
         rc = clb_fail(err, COLIBRI_E_NOT_FOUND, "no plugin has the id '%.80s'%s%s%s", word,
-                      near >= 0 ? "; did you mean '" : " ('colibri plugins list' shows them)", near >= 0 ? ids[near] : "",
-                      near >= 0 ? "'?" : "");
+                      near >= 0 ? "; did you mean '" : " ('colibri plugins list' shows them)",
+                      near >= 0 ? ids[near] : "", near >= 0 ? "'?" : "");
     free(ids);
     return rc;
 }
@@ -284,9 +285,10 @@ static json_t *component_json(const clb_component_view *c)
         json_object_set_new(o, "source", clb_json_text(source));
         json_t *const a = json_array();
         for (uint32_t i = 0; i < n; i++)
-            json_array_append_new(a, json_pack("{s:s, s:f, s:f, s:f, s:b, s:o}", "name", params[i].name, "min", params[i].min,
-                                               "max", params[i].max, "default", params[i].value, "integer",
-                                               params[i].integer != 0, "summary", clb_json_text(params[i].summary)));
+            json_array_append_new(a,
+                                  json_pack("{s:s, s:f, s:f, s:f, s:b, s:o}", "name", params[i].name, "min",
+                                            params[i].min, "max", params[i].max, "default", params[i].value, "integer",
+                                            params[i].integer != 0, "summary", clb_json_text(params[i].summary)));
         json_object_set_new(o, "params", a);
     }
     return o;
@@ -329,8 +331,8 @@ static void component_text(const clb_component_view *c)
     if (summary)
         printf("                %s\n                source: %s\n", summary, source);
     for (uint32_t i = 0; i < n; i++)
-        printf("                %s = %g (%g..%g%s)  %s\n", params[i].name, params[i].value, params[i].min, params[i].max,
-               params[i].integer ? ", whole numbers" : "", params[i].summary);
+        printf("                %s = %g (%g..%g%s)  %s\n", params[i].name, params[i].value, params[i].min,
+               params[i].max, params[i].integer ? ", whole numbers" : "", params[i].summary);
 }
 
 int clb_plugins_info(clb_registry *reg, const char *id, bool json, clb_error *err)
@@ -345,9 +347,9 @@ int clb_plugins_info(clb_registry *reg, const char *id, bool json, clb_error *er
         char kinds[96], cpu[CLB_CPU_TEXT_MAX];
         printf("id:      %s\n", p.id);
         if (p.note)
-            printf("version: %s\nkinds:   %s\nabi:     %u.%u\nrank:    %d\ncpu:     %s\nsummary: %s\nlicense: %s\n", p.note->version,
-                   clb_kinds_format(p.note->kinds, kinds), p.note->abi_major, p.note->abi_minor, p.note->rank,
-                   clb_cpu_format(note_cpu(p.note), cpu), p.note->summary, p.note->license);
+            printf("version: %s\nkinds:   %s\nabi:     %u.%u\nrank:    %d\ncpu:     %s\nsummary: %s\nlicense: %s\n",
+                   p.note->version, clb_kinds_format(p.note->kinds, kinds), p.note->abi_major, p.note->abi_minor,
+                   p.note->rank, clb_cpu_format(note_cpu(p.note), cpu), p.note->summary, p.note->license);
         fputs("path:    ", stdout);
         clb_put(p.path ? p.path : "(linked in)", 0);
         printf("\norigin:  %s\nstate:   %s%s", p.origin, clb_plugin_state_name(p.state), p.reason ? ": " : "");
@@ -379,7 +381,7 @@ int clb_plugins_info(clb_registry *reg, const char *id, bool json, clb_error *er
     return COLIBRI_OK;
 }
 
-/* ---- why, cpu, paths ------------------------------------------------------------------------------------------ */
+/* ---- why, cpu, paths -------------------------------------------------------------------------------------- */
 
 int clb_plugins_why(clb_registry *reg, const char *name, bool json, clb_error *err)
 {
@@ -419,11 +421,11 @@ int clb_plugins_cpu(struct colibri_cpu_bits usable, bool json, clb_error *err)
     clb_topology_read(&t);
     const struct colibri_cpu_bits masked = clb_cpu_minus(detected, usable);
     if (json)
-        return clb_json_print(json_pack("{s:o, s:i, s:i, s:i, s:f, s:i, s:o, s:o, s:o}", "model", clb_json_text(t.model), "cores",
-                                        (int)t.cores, "threads", (int)t.threads, "numa_nodes", (int)t.numa, "quota", t.quota,
-                                        "default_threads", (int)clb_topology_default_threads(&t), "usable",
-                                        clb_json_cpu(usable), "masked", clb_json_cpu(masked), "known",
-                                        clb_json_cpu(clb_cpu_known())),
+        return clb_json_print(json_pack("{s:o, s:i, s:i, s:i, s:f, s:i, s:o, s:o, s:o}", "model",
+                                        clb_json_text(t.model), "cores", (int)t.cores, "threads", (int)t.threads,
+                                        "numa_nodes", (int)t.numa, "quota", t.quota, "default_threads",
+                                        (int)clb_topology_default_threads(&t), "usable", clb_json_cpu(usable), "masked",
+                                        clb_json_cpu(masked), "known", clb_json_cpu(clb_cpu_known())),
                               err);
     char text[CLB_CPU_TEXT_MAX];
     printf("model:   %s\ncores:   %u (%u hardware threads, %u NUMA node%s)\n", t.model, t.cores, t.threads, t.numa,

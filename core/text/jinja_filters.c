@@ -417,7 +417,7 @@ static int select_items(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, b
             char test[32];
             CLB_TRY(clb_jto_str(r, &a->list->items[skip], &name));
             if (name.n >= sizeof test)
-                return clb_jfail(r, COLIBRI_E_UNSUPPORTED, "unknown test \"%.*s\"", 40, name.p);
+                return clb_jfail(r, COLIBRI_E_UNSUPPORTED, "unknown test \"%.*s\"", 30, name.p);
             memcpy(test, name.p, name.n);
             test[name.n] = '\0';
             CLB_TRY(clb_jtest(r, test, &v, &args, &holds));

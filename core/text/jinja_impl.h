@@ -231,6 +231,8 @@ typedef struct clb_jrun {
 
 #define CLB_JINJA_MAX_STEPS 5000000u
 
+/* Control characters become spaces: messages are one line. Returns text. */
+char *clb_jone_line(char *text);
 /* Fails with "chat template "...", line N: <what>". */
 int clb_jfail(clb_jrun *r, int status, const char *fmt, ...) CLB_PRINTF(3, 4);
 

@@ -480,8 +480,10 @@ int clb_jcall_function(clb_jrun *r, const char *name, const clb_jargs *a, clb_jv
         clb_jstr s = {.p = "", .n = 0};
         if (clb_jarg(a, 0, NULL))
             CLB_TRY(clb_jto_str(r, clb_jarg(a, 0, NULL), &s));
-        const int n = s.n < 300 ? (int)s.n : 300;
-        return clb_fail(r->err, COLIBRI_E_USAGE, "the model's chat template refuses these messages: %.*s", n, s.p);
+        char text[400];
+        snprintf(text, sizeof text, "%.*s", s.n < 390 ? (int)s.n : 390, s.p);
+        return clb_fail(r->err, COLIBRI_E_USAGE, "the model's chat template refuses these messages: %s",
+                        clb_jone_line(text));
     }
     if (strcmp(name, "range") == 0)
         return range(r, a, out);

@@ -249,9 +249,10 @@ int clb_jinja_parse(clb_str source, clb_jinja **out, clb_error *err)
     t->source[n] = '\0';
     size_t k = 0;
     for (size_t i = 0; i < n && t->source[i] != '\n' && k + 4 < sizeof t->first_line; i++)
-        t->first_line[k++] = (unsigned char)t->source[i] < 32 ? ' ' : t->source[i];
+        t->first_line[k++] = t->source[i];
     if (k + 4 >= sizeof t->first_line)
         strcpy(t->first_line + k, "...");
+    clb_jone_line(t->first_line);
     t->arena.limit = (size_t)64 << 20;
 
     clb_jparser p = {.arena = &t->arena, .err = err};

@@ -8,11 +8,11 @@
 
 int clb_jparse_fail(clb_jparser *p, const char *what)
 {
-    const clb_str s = p->t->s;
-    const int n = s.n < 20 ? (int)s.n : 20;
+    char at[24];
     if (p->t->type == JT_END)
         return clb_fail(p->err, COLIBRI_E_UNSUPPORTED, "line %u: %s at the end of the template", p->t->line, what);
-    return clb_fail(p->err, COLIBRI_E_UNSUPPORTED, "line %u: %s at \"%.*s\"", p->t->line, what, n, s.p);
+    snprintf(at, sizeof at, "%.*s", p->t->s.n < 20 ? (int)p->t->s.n : 20, p->t->s.p);
+    return clb_fail(p->err, COLIBRI_E_UNSUPPORTED, "line %u: %s at \"%s\"", p->t->line, what, clb_jone_line(at));
 }
 
 static bool token_is(const clb_jtoken *t, enum clb_jtoken_type type, const char *s)

@@ -47,6 +47,14 @@ void clb_jarena_free(clb_jarena *a)
     *a = (clb_jarena){0};
 }
 
+char *clb_jone_line(char *text)
+{
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < 32 || *p == 127)
+            *p = ' ';
+    return text;
+}
+
 int clb_jfail(clb_jrun *r, int status, const char *fmt, ...)
 {
     char what[512];
@@ -55,7 +63,7 @@ int clb_jfail(clb_jrun *r, int status, const char *fmt, ...)
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
     return clb_fail(r->err, status, "chat template \"%s\", line %u: %s; --raw sends the prompt without it",
-                    r->t->first_line, r->line, what);
+                    r->t->first_line, r->line, clb_jone_line(what));
 }
 
 clb_jvalue clb_jstr_lit(const char *s)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gguf/escape.h"
 #include "text/utf8.h"
 #include "text/vocab_impl.h"
 
@@ -46,23 +47,24 @@ static int get_array(const clb_gguf *g, const char *key, const clb_gguf_value **
     return COLIBRI_OK;
 }
 
+/* Names the nearest value and one of each family: all of them would fill the screen. */
 static int unknown_pre(const char *pre, clb_error *err)
 {
     const char *names[256];
+    char shown[64];
     size_t n = 0;
-    while (n < 256 && clb_pretok_names[n].name) {
+    for (; n < 256 && clb_pretok_names[n].name; n++)
         names[n] = clb_pretok_names[n].name;
-        n++;
-    }
     const long nearest = clb_nearest(pre, names, n);
     clb_buf list = {0};
     for (size_t i = 0; i < n; i++)
-        if (clb_buf_printf(&list, NULL, "%s%s", i ? ", " : "", names[i]))
-            break;
+        if (i == 0 || clb_pretok_names[i].family != clb_pretok_names[i - 1].family)
+            if (clb_buf_printf(&list, NULL, "%s%s", i ? ", " : "", names[i]))
+                break;
     const int rc =
-        clb_fail(err, COLIBRI_E_UNSUPPORTED, "unknown pre-tokenizer \"%.60s\" (" KEY("pre") ")%s%s%s; known: %s", pre,
-                 nearest >= 0 ? ", did you mean \"" : "", nearest >= 0 ? names[nearest] : "", nearest >= 0 ? "\"?" : "",
-                 list.data ? list.data : "");
+        clb_fail(err, COLIBRI_E_UNSUPPORTED, "unknown pre-tokenizer \"%s\" (" KEY("pre") ")%s%s%s; known families: %s",
+                 clb_escape((clb_str){pre, strlen(pre)}, shown, sizeof shown), nearest >= 0 ? ", did you mean \"" : "",
+                 nearest >= 0 ? names[nearest] : "", nearest >= 0 ? "\"?" : "", list.data ? list.data : "");
     clb_buf_free(&list);
     return rc;
 }
@@ -84,10 +86,12 @@ static int set_kind(clb_vocab *v, const clb_gguf *g, clb_error *err)
     }
     const bool gemma4 = strcmp(v->model, "gemma4") == 0;
     if (!gemma4 && strcmp(v->model, "gpt2") != 0) {
+        char shown[64];
         const long i = clb_nearest(v->model, known, sizeof known / sizeof *known);
         return clb_fail(err, COLIBRI_E_UNSUPPORTED,
-                        "unknown tokenizer \"%.60s\" (" KEY("model") ")%s%s%s; known: llama, gpt2, gemma4, bert",
-                        v->model, i >= 0 ? ", did you mean \"" : "", i >= 0 ? known[i] : "", i >= 0 ? "\"?" : "");
+                        "unknown tokenizer \"%s\" (" KEY("model") ")%s%s%s; known: llama, gpt2, gemma4, bert",
+                        clb_escape((clb_str){v->model, strlen(v->model)}, shown, sizeof shown),
+                        i >= 0 ? ", did you mean \"" : "", i >= 0 ? known[i] : "", i >= 0 ? "\"?" : "");
     }
     v->kind = CLB_VOCAB_BPE;
     const int rc = copy_str(g, KEY("pre"), gemma4 ? "gemma4" : NULL, &v->pre, err);

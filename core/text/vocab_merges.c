@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gguf/escape.h"
 #include "text/utf8.h"
 #include "text/vocab_impl.h"
 
@@ -21,9 +22,11 @@ static int read_pair(const clb_vocab *v, const clb_gguf_value *list, uint64_t i,
         return clb_context(err, KEY);
     /* The first character belongs to the left half even if it is a space. */
     const char *space = s.n > 2 ? memchr(s.p + 1, ' ', s.n - 2) : NULL;
-    if (!space)
-        return clb_fail(err, COLIBRI_E_FORMAT, KEY "[%llu] is not a pair: \"%.*s\"", (unsigned long long)i,
-                        s.n < 40 ? (int)s.n : 40, s.p);
+    if (!space) {
+        char shown[48];
+        return clb_fail(err, COLIBRI_E_FORMAT, KEY "[%llu] is not a pair: \"%s\"", (unsigned long long)i,
+                        clb_escape(s, shown, sizeof shown));
+    }
     const size_t left = (size_t)(space - s.p), right = s.n - left - 1;
     if (left > CLB_TOKEN_MAX_BYTES || right > CLB_TOKEN_MAX_BYTES)
         return clb_fail(err, COLIBRI_E_LIMIT, KEY "[%llu] is longer than %d bytes", (unsigned long long)i,

@@ -24,7 +24,7 @@ static void unknown_kinds(void **state)
     (void)state;
     small_vocab v = bpe();
     v.pre = "qwen3";
-    refuses(&v, COLIBRI_E_UNSUPPORTED, "did you mean \"qwen2\"?; known: gpt-2, ");
+    refuses(&v, COLIBRI_E_UNSUPPORTED, "did you mean \"qwen2\"?; known families: gpt-2, smollm, ");
     v.pre = "zzzzzzzzzz";
     refuses(&v, COLIBRI_E_UNSUPPORTED, "unknown pre-tokenizer \"zzzzzzzzzz\"");
     v.pre = NULL;

@@ -80,6 +80,37 @@ static void example_model(void **state)
     assert_int_equal(check_gguf("tiny-moe-q4_k_m.gguf", TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")), 4);
 }
 
+/* Chats of smollm2.json: the ids of the whole prompt. */
+static void recorded_prompts(const char *path)
+{
+    json_t *all = json_load_file(TEST_DATA("smollm2.json"), 0, NULL), *c, *id;
+    clb_error err;
+    clb_gguf *g;
+    clb_vocab *v;
+    const clb_chat_format *f;
+    size_t i, k;
+    assert_non_null(all);
+    assert_ok(clb_gguf_open(path, NULL, NULL, &g, &err), &err);
+    assert_ok(clb_vocab_load(g, &v, &err), &err);
+    assert_ok(clb_chat_detect(g, &f, &err), &err);
+    clb_gguf_close(g);
+    json_array_foreach(json_object_get(all, "chats"), i, c)
+    {
+        clb_message messages[16];
+        clb_tokens ids = {0};
+        const size_t n = messages_of(c, messages);
+        assert_ok(clb_chat_tokenize(f, v, messages, n, 1, &ids, &err), &err);
+        assert_int_equal(ids.n, json_array_size(json_object_get(c, "prompt_ids")));
+        json_array_foreach(json_object_get(c, "prompt_ids"), k, id)
+            assert_int_equal(ids.ids[k], json_integer_value(id));
+        clb_tokens_free(&ids);
+    }
+    assert_true(i >= 3);
+    clb_chat_free(f);
+    clb_vocab_free(v);
+    json_decref(all);
+}
+
 static void smollm2(void **state)
 {
     (void)state;
@@ -89,6 +120,7 @@ static void smollm2(void **state)
         skip();
     }
     assert_int_equal(check_gguf("smollm2-135m-instruct-q4_1.gguf", path), 4);
+    recorded_prompts(path);
 }
 
 static void published_templates(void **state)

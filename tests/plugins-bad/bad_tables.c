@@ -1,4 +1,5 @@
-/* Every table but one of each interface breaks a rule. */
+/* Every table but one of each interface breaks a rule. TEST_AS_Q4: a newer edition, of lower rank, of the linked-in
+ * plugin for Q4_0 and Q4_1, whose Q4_0 is broken. */
 #include "common.h"
 
 #define WILD(type) ((type)(uintptr_t)16)
@@ -134,11 +135,19 @@ static const struct colibri_expert_policy policies[] = {
     POLICY("sound-policy", .score = test_score),
 };
 
+#ifdef TEST_AS_Q4
+static const struct colibri_format q4[] = {FORMAT(COLIBRI_TYPE_Q4_0, "Q4_0", 32, 18, 32, 40, NULL),
+                                           FORMAT(COLIBRI_TYPE_Q4_1, "Q4_1", 32, 20, 32, 40, dot)};
+#endif
+
 static const void *get(const char *iface, uint32_t index)
 {
 #define LIST(name, table)                                                                                              \
     if (!strcmp(iface, name))                                                                                          \
     return index < sizeof table / sizeof *table ? &table[index] : NULL
+#ifdef TEST_AS_Q4
+    LIST(COLIBRI_IFACE_FORMAT, q4);
+#endif
     LIST(COLIBRI_IFACE_MATMUL, matmuls);
     LIST(COLIBRI_IFACE_FORMAT, formats);
     LIST(COLIBRI_IFACE_VECOPS, vecops);
@@ -146,6 +155,11 @@ static const void *get(const char *iface, uint32_t index)
     return NULL;
 }
 
+#ifdef TEST_AS_Q4
+COLIBRI_PLUGIN_DEFINE(colibri_format_q4, NULL, get, .id = "colibri.format.q4", .version = "9.0.0", .rank = -7,
+                      .kinds = COLIBRI_KIND_FORMAT, .summary = "Q4_0 is broken", .license = "MIT");
+#else
 COLIBRI_PLUGIN_DEFINE(test_bad_tables, NULL, get, .id = "test.bad-tables", .version = "1.0.0",
                       .kinds = COLIBRI_KIND_KERNEL | COLIBRI_KIND_FORMAT | COLIBRI_KIND_EXPERT_POLICY,
                       .summary = "tables that break the rules", .license = "MIT");
+#endif

@@ -109,6 +109,32 @@ static void test_formats_of_plugins(void **state)
     fixture_end(&f);
 }
 
+static void test_linked_in_copy_fills_in(void **state)
+{
+    (void)state;
+    fixture f;
+    clb_error err;
+    fixture_begin(&f);
+    fixture_install(&f, "q4", NULL);
+    fixture_open(&f);
+    fixture_assert_state(&f, "colibri.format.q4", CLB_PLUGIN_SHADOWED, "/q4.so");
+    /* The file's Q4_0 is broken: the linked-in plugin of the same id is asked after all ... */
+    const struct colibri_format *const q4_0 = clb_registry_format(f.reg, COLIBRI_TYPE_Q4_0, &err);
+    assert_non_null(q4_0);
+    assert_non_null(q4_0->dot);
+    fixture_assert_state(&f, "colibri.format.q4", CLB_PLUGIN_LOADED, NULL);
+    assert_true(test_contains(f.log_text, "no plugin folder offers format Q4_0"));
+    /* ... but where the file's table is sound, it comes first, in spite of its rank of -7. */
+    const struct colibri_format *const q4_1 = clb_registry_format(f.reg, COLIBRI_TYPE_Q4_1, &err);
+    assert_non_null(q4_1);
+    assert_false(test_contains(f.log_text, "no plugin folder offers format Q4_1"));
+    /* An older file, too, comes before the linked-in copy. */
+    fixture_patch(&f, "q4.so", AT(version), "0.0.1", 6);
+    fixture_open(&f);
+    fixture_assert_state(&f, "colibri.format.q4", CLB_PLUGIN_SHADOWED, "/q4.so");
+    fixture_end(&f);
+}
+
 static void test_named_policies(void **state)
 {
     (void)state;
@@ -253,6 +279,7 @@ int main(void)
         cmocka_unit_test(test_selection_order),
         cmocka_unit_test(test_vecops_merge),
         cmocka_unit_test(test_formats_of_plugins),
+        cmocka_unit_test(test_linked_in_copy_fills_in),
         cmocka_unit_test(test_named_policies),
         cmocka_unit_test(test_uses_and_misbehaviour),
         cmocka_unit_test(test_explain),

@@ -282,7 +282,7 @@ void clb_man_overview(FILE *out)
         out,
         "COLIBRI_KEY sets the setting with the flag --key; colibri.ini(5) lists them. COLIBRI_PLUGIN_PATH adds plugin "
         "folders. "
-        "No other variable may start with COLIBRI_, except COLIBRI_TEST_ and COLIBRI_TINY_ (the project's own tests).");
+        "No other variable may start with COLIBRI_, except COLIBRI_TEST_ (the project's own tests).");
     exit_status(out);
     fputs(".SH SEE ALSO\n", out);
     for (size_t i = 0; clb_commands[i]; i++)

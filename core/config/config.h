@@ -44,7 +44,7 @@ char *clb_config_default_path(int which, const char *model, char *out, size_t n)
 /* INI text from memory; `name` stands for the path; untrusted: as beside a model. */
 int clb_config_load_text(clb_config *config, const char *text, size_t n, const char *name, bool untrusted,
                          clb_error *err);
-/* COLIBRI_<KEY>. Any other COLIBRI_* is an error, except COLIBRI_PLUGIN_PATH, COLIBRI_TEST_* and COLIBRI_TINY_*.
+/* COLIBRI_<KEY>. Any other COLIBRI_* is an error, except COLIBRI_PLUGIN_PATH and COLIBRI_TEST_*.
  * Ignored altogether in a privileged (setuid) process. */
 int clb_config_load_env(clb_config *config, clb_error *err);
 /* "section.key=value" or "key=value" where the key is unique; "expert-policy.NAME.parameter=value" and so on. */

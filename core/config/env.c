@@ -9,8 +9,7 @@
 static bool allowed_elsewhere(const char *name)
 {
     /* Read by the plugin registry; by the project's tests; by the tiny example models' tests. */
-    return !strcmp(name, "COLIBRI_PLUGIN_PATH") || !strncmp(name, "COLIBRI_TEST_", 13) ||
-           !strncmp(name, "COLIBRI_TINY_", 13);
+    return !strcmp(name, "COLIBRI_PLUGIN_PATH") || !strncmp(name, "COLIBRI_TEST_", 13);
 }
 
 static int unknown_variable(const char *name, clb_error *err)

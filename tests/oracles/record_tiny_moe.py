@@ -115,7 +115,7 @@ README = """# Tiny-MoE: recorded vectors
 
 Made by `tests/oracles/record_tiny_moe.py` from the files published with the model. The model itself: the Q4_K_M file in
 `examples/tiny-moe`; the F16 file (69 MB) is not in the repository: tests that need it take its path from the environment
-variable `COLIBRI_TINY_MOE_F16` and are skipped, with a message, when it is unset.
+variable `COLIBRI_TEST_TINY_MOE_F16` and are skipped, with a message, when it is unset.
 
 All numbers are little-endian.
 

@@ -5,7 +5,7 @@ Run:   python3 record_tokenizers.py OUT.json VOCAB_DIR NAME=SOURCE ...
 
 NAME is one of VOCABS below and SOURCE the file named there (it ships in the package named there). Writes
 VOCAB_DIR/NAME.gguf, a GGUF file that holds the vocabulary only, as llama.cpp's converter would write it; these are
-too large for the repository, so the tests look for them in the folder that COLIBRI_VOCAB_DIR names and are skipped when
+too large for the repository, so the tests look for them in the folder that COLIBRI_TEST_TOKENIZERS_DIR names and are skipped when
 it is unset. OUT.json gets, for each text, the ids of the reference program and those of llama.cpp where it differs.
 
 Special tokens in the texts are parsed; no BOS or EOS is added. Unicode normalization is switched off (Qwen's

@@ -1,6 +1,6 @@
 /* Published chat templates against jinja2's renderings of them (tests/oracles/record_chat.py):
  * - COLIBRI_TEST_TEMPLATES: the folder of templates that chat.json was recorded from;
- * - COLIBRI_SMOLLM2: SmolLM2-135M-Instruct;
+ * - COLIBRI_TEST_SMOLLM2: SmolLM2-135M-Instruct;
  * the example model is always at hand. */
 #include <jansson.h>
 #include <stdio.h>
@@ -114,9 +114,9 @@ static void recorded_prompts(const char *path)
 static void smollm2(void **state)
 {
     (void)state;
-    const char *path = getenv("COLIBRI_SMOLLM2");
+    const char *path = getenv("COLIBRI_TEST_SMOLLM2");
     if (!path) {
-        print_message("COLIBRI_SMOLLM2 is unset\n");
+        print_message("COLIBRI_TEST_SMOLLM2 is unset\n");
         skip();
     }
     assert_int_equal(check_gguf("smollm2-135m-instruct-q4_1.gguf", path), 4);

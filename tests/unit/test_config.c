@@ -552,14 +552,13 @@ static void environment(void **state)
     }
     clb_config *config = fresh();
     clb_error err = {0};
-    assert_int_equal(setenv("COLIBRI_TEST_ANY", "1", 1) | setenv("COLIBRI_TINY_X", "1", 1) |
+    assert_int_equal(setenv("COLIBRI_TEST_ANY", "1", 1) |
                          setenv("COLIBRI_PLUGIN_PATH", "/p", 1) | setenv("COLIBRI_MAX_MEMORY", "2G", 1) |
                          setenv("COLIBRI", "x", 1),
                      0);
     assert_ok(clb_config_load_env(config, &err), &err);
     assert_int_equal(clb_config_u64(config, CLB_SET_memory_max_memory), 2ull << 30);
     unsetenv("COLIBRI_TEST_ANY");
-    unsetenv("COLIBRI_TINY_X");
     unsetenv("COLIBRI_PLUGIN_PATH");
     unsetenv("COLIBRI_MAX_MEMORY");
     clb_config_destroy(config);

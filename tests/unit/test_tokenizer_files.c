@@ -1,7 +1,7 @@
 /* Real vocabularies that are too large for the repository:
  * - COLIBRI_TEST_VOCAB_DIR: llama.cpp's ggml-vocab-*.gguf with their .inp and .out beside them;
- * - COLIBRI_VOCAB_DIR: NAME.gguf as written by tests/oracles/record_tokenizers.py, ids in tokenizers.json;
- * - COLIBRI_SMOLLM2: SmolLM2-135M-Instruct. */
+ * - COLIBRI_TEST_TOKENIZERS_DIR: NAME.gguf as written by tests/oracles/record_tokenizers.py, ids in tokenizers.json;
+ * - COLIBRI_TEST_SMOLLM2: SmolLM2-135M-Instruct. */
 #include <glob.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -96,11 +96,11 @@ static void check_ids(const clb_vocab *v, const char *name, const json_t *item, 
 static void recorded_vocabularies(void **state)
 {
     (void)state;
-    const char *dir = getenv("COLIBRI_VOCAB_DIR"), *smollm2 = getenv("COLIBRI_SMOLLM2"), *name;
+    const char *dir = getenv("COLIBRI_TEST_TOKENIZERS_DIR"), *smollm2 = getenv("COLIBRI_TEST_SMOLLM2"), *name;
     json_t *all = json_load_file(TEST_DATA("tokenizers.json"), 0, NULL), *of, *item;
     size_t i, n = 0;
     if (!dir && !smollm2) {
-        print_message("COLIBRI_VOCAB_DIR and COLIBRI_SMOLLM2 are unset\n");
+        print_message("COLIBRI_TEST_TOKENIZERS_DIR and COLIBRI_TEST_SMOLLM2 are unset\n");
         json_decref(all);
         skip();
     }
@@ -133,8 +133,8 @@ static void recorded_vocabularies(void **state)
 
 int main(void)
 {
-    if (!getenv("COLIBRI_TEST_VOCAB_DIR") && !getenv("COLIBRI_VOCAB_DIR") && !getenv("COLIBRI_SMOLLM2"))
-        test_skip("COLIBRI_TEST_VOCAB_DIR, COLIBRI_VOCAB_DIR and COLIBRI_SMOLLM2 are unset");
+    if (!getenv("COLIBRI_TEST_VOCAB_DIR") && !getenv("COLIBRI_TEST_TOKENIZERS_DIR") && !getenv("COLIBRI_TEST_SMOLLM2"))
+        test_skip("COLIBRI_TEST_VOCAB_DIR, COLIBRI_TEST_TOKENIZERS_DIR and COLIBRI_TEST_SMOLLM2 are unset");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_cpp_vectors),
         cmocka_unit_test(recorded_vocabularies),

@@ -104,7 +104,8 @@ char *clb_human_bytes(uint64_t bytes, char out[24])
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     double v = (double)bytes;
     size_t u = 0;
-    while (v >= 1024.0 && u + 1 < sizeof unit / sizeof *unit) {
+    /* with one decimal, 1023.95 and above would print as 1024.0 */
+    while (v >= (u ? 1023.95 : 1024.0) && u + 1 < sizeof unit / sizeof *unit) {
         v /= 1024.0;
         u++;
     }

@@ -312,6 +312,7 @@ static void find_bytes(clb_vocab *v)
 
 int clb_vocab_load(const clb_gguf *g, clb_vocab **out, clb_error *err)
 {
+    *out = NULL;
     clb_vocab *v = calloc(1, sizeof *v);
     if (!v)
         return CLB_NOMEM(err, "vocabulary");

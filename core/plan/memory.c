@@ -3,6 +3,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 static bool read_u64(const char *path, uint64_t *out)
@@ -36,7 +38,7 @@ static uint64_t read_key(const char *path, const char *key)
 /* What one cgroup folder leaves: limit - (usage - reclaimable file cache). UINT64_MAX: no limit here. */
 static uint64_t group_room(const char *dir, bool v2)
 {
-    char path[1200];
+    char path[1400];
     uint64_t limit, used;
     snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
     if (!read_u64(path, &limit) || limit > (UINT64_C(1) << 60))
@@ -52,23 +54,24 @@ static uint64_t group_room(const char *dir, bool v2)
 
 /* The smallest room from this process's group up to the root. In a container the path in /proc/self/cgroup is often
  * the host's; the walk then ends at the mount's root, which is the container's own limit. */
-static uint64_t cgroup_room(void)
+uint64_t clb_memory_cgroup_room(const char *sysfs, const char *proc_cgroup)
 {
-    FILE *f = fopen("/proc/self/cgroup", "re");
+    FILE *f = fopen(proc_cgroup, "re");
     if (!f)
         return UINT64_MAX;
     char line[1024];
     uint64_t room = UINT64_MAX;
-    while (fgets(line, sizeof line, f)) {
+    while (fgets(line, sizeof line, f)) { /* "ID:CONTROLLERS:/PATH"; the path may have colons too */
         line[strcspn(line, "\n")] = '\0';
         const bool v2 = strncmp(line, "0::", 3) == 0;
-        char *path = strrchr(line, ':');
+        char *path = strchr(line, ':');
+        path = path ? strchr(path + 1, ':') : NULL;
         if (!path || (!v2 && !strstr(line, ":memory:")))
             continue;
         path++;
         for (;;) {
-            char dir[1100];
-            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", path);
+            char dir[1300];
+            snprintf(dir, sizeof dir, "%.200s%s%s", sysfs, v2 ? "" : "/memory", path);
             const uint64_t r = group_room(dir, v2);
             room = r < room ? r : room;
             char *slash = strrchr(path, '/');
@@ -83,18 +86,20 @@ static uint64_t cgroup_room(void)
 
 uint64_t clb_memory_available(void)
 {
-    const uint64_t machine = read_key("/proc/meminfo", "MemAvailable:") * 1024;
-    const uint64_t group = cgroup_room();
-    if (!machine)
-        return group == UINT64_MAX ? 0 : group;
+    uint64_t machine = read_key("/proc/meminfo", "MemAvailable:") * 1024;
+    const uint64_t group = clb_memory_cgroup_room("/sys/fs/cgroup", "/proc/self/cgroup");
+    struct sysinfo info;
+    if (!machine && sysinfo(&info) == 0) /* no /proc (a chroot, a sandbox): without the reclaimable file cache */
+        machine = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     return group < machine ? group : machine;
 }
 
 uint64_t clb_memory_resident(void)
 {
     FILE *f = fopen("/proc/self/statm", "re");
-    if (!f)
-        return 0;
+    struct rusage usage;
+    if (!f) /* the peak instead of the present; before loading they are the same */
+        return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss * 1024;
     unsigned long long total, resident = 0;
     if (fscanf(f, "%llu %llu", &total, &resident) != 2)
         resident = 0;

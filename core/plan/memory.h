@@ -9,5 +9,8 @@
 uint64_t clb_memory_available(void);
 /* Resident bytes of this process now; 0 if unknown. */
 uint64_t clb_memory_resident(void);
+/* What the process's cgroups leave, by the files of `sysfs` ("/sys/fs/cgroup", at most 200 bytes) and `proc_cgroup`
+ * ("/proc/self/cgroup"); UINT64_MAX if nothing limits it. For clb_memory_available and tests. */
+uint64_t clb_memory_cgroup_room(const char *sysfs, const char *proc_cgroup);
 
 #endif

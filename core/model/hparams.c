@@ -119,8 +119,12 @@ static int read_experts(const clb_gguf *g, const clb_arch *arch, clb_hparams *hp
     CLB_TRY(clb_arch_u32_or(g, arch, "expert_feed_forward_length", hp->n_ff, &hp->n_ff_expert, err));
     CLB_TRY(check_range(arch, "expert_feed_forward_length", hp->n_ff_expert, 1u << 24, err));
     CLB_TRY(clb_arch_u32_or(g, arch, "expert_shared_count", 0, &n_shared, err));
-    CLB_TRY(clb_arch_u32_or(g, arch, "expert_shared_feed_forward_length", n_shared ? n_shared * hp->n_ff_expert : 0,
-                            &hp->n_ff_shared, err));
+    const uint64_t shared = (uint64_t)n_shared * hp->n_ff_expert;
+    CLB_TRY(clb_arch_u32_or(g, arch, "expert_shared_feed_forward_length",
+                            shared < UINT32_MAX ? (uint32_t)shared : UINT32_MAX, &hp->n_ff_shared, err));
+    if (hp->n_ff_shared > 1u << 24)
+        return clb_fail(err, COLIBRI_E_FORMAT, "the shared experts of %s are %u wide, at most %u are possible", arch->name,
+                        hp->n_ff_shared, 1u << 24);
     CLB_TRY(clb_arch_u32_or(g, arch, "leading_dense_block_count", 0, &hp->n_dense_lead, err));
     CLB_TRY(clb_arch_u32_or(g, arch, "expert_gating_func", CLB_GATING_SOFTMAX, &gating, err));
     if (gating < CLB_GATING_SOFTMAX || gating > CLB_GATING_SOFTMAX_TOPK)

@@ -1,6 +1,5 @@
 /* colibri chat: a conversation in the terminal. */
 #include <ctype.h>
-#include <errno.h>
 #include <histedit.h>
 #include <locale.h>
 #include <stdlib.h>
@@ -36,19 +35,6 @@ typedef struct chat {
     History *history;
     char *history_path;
 } chat;
-
-static bool interrupted(void *args)
-{
-    return clb_args_interrupted(args);
-}
-
-static int print_text(void *ctx, const char *text, size_t n, clb_error *err)
-{
-    (void)ctx;
-    if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
-        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write to standard output");
-    return COLIBRI_OK;
-}
 
 static int add_message(chat *c, const char *role, const char *text, size_t n, clb_error *err)
 {
@@ -280,8 +266,8 @@ static int run(clb_args *args, clb_error *err)
     chat c = {.args = args,
               .options = {.sampling = clb_engine_sampler_params(config),
                           .max_tokens = (uint32_t)clb_config_u64(config, CLB_SET_run_predict),
-                          .on_text = print_text,
-                          .cancelled = interrupted,
+                          .on_text = clb_print_text,
+                          .cancelled = clb_run_interrupted,
                           .cancelled_ctx = args}};
     const char *system = clb_args_value(args, "system");
     int rc = COLIBRI_OK;

@@ -1,5 +1,4 @@
 /* colibri run: one prompt, one answer. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,19 +18,6 @@ static const clb_flag flags[] = {
 
 static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS, CLB_SAMPLING_SETTINGS, CLB_SET_run_predict,
                                             CLB_SET_run_raw, CLB_SET_COUNT};
-
-static bool interrupted(void *args)
-{
-    return clb_args_interrupted(args);
-}
-
-static int print_text(void *ctx, const char *text, size_t n, clb_error *err)
-{
-    (void)ctx;
-    if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
-        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write to standard output");
-    return COLIBRI_OK;
-}
 
 /* The prompt: the argument, --file, or standard input when it is not a terminal. */
 static int read_prompt(clb_args *args, clb_buf *prompt, clb_error *err)
@@ -100,8 +86,8 @@ static int run(clb_args *args, clb_error *err)
         .max_tokens = (uint32_t)clb_config_u64(config, CLB_SET_run_predict),
         .ignore_eog = clb_args_has(args, "ignore-eos"),
         .special = clb_args_has(args, "special"),
-        .on_text = json ? NULL : print_text,
-        .cancelled = interrupted,
+        .on_text = json ? NULL : clb_print_text,
+        .cancelled = clb_run_interrupted,
         .cancelled_ctx = args,
     };
     options.n_stops = clb_args_values(args, "stop", &options.stops);

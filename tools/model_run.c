@@ -10,9 +10,17 @@
 
 #define INPUT_MAX ((size_t)256 << 20)
 
-static bool interrupted(void *args)
+bool clb_run_interrupted(void *args)
 {
     return clb_args_interrupted(args);
+}
+
+int clb_print_text(void *ctx, const char *text, size_t n, clb_error *err)
+{
+    (void)ctx;
+    if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
+        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write to standard output");
+    return COLIBRI_OK;
 }
 
 int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err)
@@ -23,7 +31,7 @@ int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err)
         .builtin_plugin_dir = clb_paths_plugin_dir(dir) ? dir : NULL,
         .log = clb_args_log(args),
         .n_sequences = 1,
-        .cancelled = interrupted,
+        .cancelled = clb_run_interrupted,
         .cancelled_ctx = args,
     };
     return clb_engine_open(&options, out, err);
@@ -77,11 +85,12 @@ static void print_use(void *ctx, const char *kind, const char *what, const char 
                       const char *path)
 {
     const struct use_list *u = ctx;
+    path = *path ? path : "built-in";
     if (u->array)
         json_array_append_new(u->array, json_pack("{s:s, s:s, s:s, s:s, s:s}", "kind", kind, "for", what, "component",
-                                                  component, "plugin", plugin_id, "path", path ? path : "built-in"));
+                                                  component, "plugin", plugin_id, "path", path));
     else
-        fprintf(u->f, "  %-14s %-12s %-24s %s\n", kind, what, component, path ? path : "built-in");
+        fprintf(u->f, "  %-14s %-12s %-24s %s\n", kind, what, component, path);
 }
 
 void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, const clb_generation *g, uint64_t seed)

@@ -24,9 +24,13 @@
 /* Opens the configured model for one sequence; Ctrl-C stops a running pass. */
 int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err);
 
-/* The model's chat format, or NULL if [run] raw is set or the model has no template (*why then says so). An unknown template
- * is an error. */
+/* The model's chat format; NULL if [run] raw is set or the model has no template. A template that cannot be understood is
+ * an error. */
 int clb_open_chat(clb_args *args, const clb_engine *engine, const clb_chat_format **out, clb_error *err);
+
+/* For clb_generate_options: Ctrl-C (ctx: the clb_args), and text to standard output as it comes. */
+bool clb_run_interrupted(void *args);
+int clb_print_text(void *ctx, const char *text, size_t n, clb_error *err);
 
 /* A whole file, "-" for standard input; size limit 256 MiB. */
 int clb_read_input(const char *path, clb_buf *out, clb_error *err);

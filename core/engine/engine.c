@@ -38,6 +38,7 @@ static void strategy_misbehaved(void *ctx, const char *strategy, const char *wha
 static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
 {
     const clb_hparams *hp = &e->model->hp;
+    e->seed = clb_config_u64(config, CLB_SET_sampling_seed);
     e->batch = (uint32_t)clb_config_u64(config, CLB_SET_model_batch);
     e->ctx = (uint32_t)clb_config_u64(config, CLB_SET_model_ctx);
     if (e->ctx == 0)
@@ -58,6 +59,9 @@ static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
         return clb_fail(err, COLIBRI_E_USAGE,
                         "--kv-budget does not apply: the KV strategy \"%s\" keeps every position (choose another with "
                         "--kv-strategy)", e->strategy->name);
+    if (e->kv_budget > e->ctx)
+        clb_logf(e->log, COLIBRI_LOG_WARN, "kv-budget of %u positions: the context of %u limits it (--ctx)", e->kv_budget,
+                 e->ctx);
     if (e->kv_budget == 0 || e->kv_budget > e->ctx)
         e->kv_budget = e->ctx;
     e->kv_layout = (clb_kv_layout){
@@ -97,10 +101,12 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .n_workers = clb_pool_workers(e->pool),
         .budget = clb_config_u64(config, CLB_SET_memory_max_memory),
         .expert_slots = (uint32_t)clb_config_u64(config, CLB_SET_store_expert_slots),
-        .mapped = mapped,
     };
     if (in.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
+    /* A policy in a settings file is meant for the models that have experts; one on the command line is meant for this. */
+    if (!moe && strncmp(clb_config_origin(config, CLB_SET_store_expert_policy), "--", 2) == 0)
+        return clb_fail(err, COLIBRI_E_USAGE, "--expert-policy does not apply: the model has no experts");
     CLB_TRY(clb_plan_make(&in, &e->plan, err));
     double *policy_params = NULL;
     int rc = COLIBRI_OK;
@@ -109,7 +115,7 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .log = e->log,
         .mode = mapped ? CLB_STORE_MMAP : CLB_STORE_READ,
         .mlock = clb_config_bool(config, CLB_SET_memory_mlock),
-        .seed = clb_config_u64(config, CLB_SET_sampling_seed),
+        .seed = e->seed,
         .class_slots = e->plan.class_slots,
         .preload = moe && e->plan.all_experts,
     };
@@ -163,9 +169,6 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         .cancelled_ctx = options->cancelled_ctx,
     };
     CLB_TRY(clb_forward_create(&forward, &e->forward, err));
-    e->logits = calloc(e->model->hp.n_vocab, sizeof *e->logits);
-    if (!e->logits)
-        return CLB_NOMEM(err, "logits");
     e->load_ns = clb_now_ns() - t0;
     return COLIBRI_OK;
 }
@@ -202,7 +205,6 @@ void clb_engine_close(clb_engine *e)
     clb_gguf_close(e->gguf);
     clb_registry_close(e->registry);
     free(e->strategy_params);
-    free(e->logits);
     free(e);
 }
 
@@ -236,6 +238,7 @@ int clb_engine_new_sequence(clb_engine *e, clb_kv_seq **out, clb_error *err)
         .host = clb_registry_host(e->registry),
         .ctx = e->ctx,
         .budget = e->kv_budget,
+        .seed = e->seed,
         .misbehaved = strategy_misbehaved,
         .misbehaved_ctx = e->registry,
     };

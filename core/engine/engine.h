@@ -43,8 +43,8 @@ typedef struct clb_engine {
     uint32_t ctx;       /* tokens of a sequence whose strategy keeps all */
     uint32_t kv_budget; /* positions kept per layer and head */
     uint32_t batch;     /* rows per pass */
+    uint64_t seed;      /* as configured, for policies and strategies */
     uint64_t load_ns;
-    float *logits;      /* [n_vocab]: of the last row of the last pass, for sessions */
 } clb_engine;
 
 int clb_engine_open(const clb_engine_options *options, clb_engine **out, clb_error *err);

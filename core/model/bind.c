@@ -185,7 +185,7 @@ static int bind_moe(binder *b, uint32_t il, clb_layer *l)
     }
     CLB_TRY(bind_expert_part(b, il, x, CLB_PART_DOWN, "ffn_down_exps.weight", "ffn_down", ff, embd, embd, 0));
     model->n_moe_layers++;
-    if (hp->n_ff_shared && clb_gguf_find_tensor(model->gguf, layer_name(b, il, "ffn_gate_shexp.weight")))
+    if (hp->n_ff_shared) /* declared by the keys: without its tensors the result would be plausible and wrong */
         CLB_TRY(bind_dense_ffn(b, il, "_shexp", hp->n_ff_shared, l));
     return COLIBRI_OK;
 }

@@ -22,7 +22,6 @@ typedef struct clb_plan_input {
     uint32_t max_rows, n_workers;
     uint64_t budget;          /* 0: 80 % of the available memory */
     uint32_t expert_slots;    /* 0: as many as fit */
-    bool mapped;              /* weights used in place where possible */
 } clb_plan_input;
 
 typedef struct clb_plan {

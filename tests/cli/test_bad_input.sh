@@ -45,6 +45,8 @@ if command -v python3 >/dev/null; then
     refuse 5 "expert_used_count" ask -m "$WORK/edited.gguf" hello
     edit u32 qwen3moe.block_count 4294967295
     refuse 5 "block_count" ask -m "$WORK/edited.gguf" hello
+    edit key-name qwen3moe.feed_forward_length qwen3moe.expert_shared_count
+    refuse 5 "lacks the tensor blk.0.ffn_gate_shexp.weight" ask -m "$WORK/edited.gguf" hello
     edit pre notapretok
     refuse 6 "notapretok" ask -m "$WORK/edited.gguf" hello
 else
@@ -62,6 +64,11 @@ refuse 3 "lru" ask -m "$MODEL" --expert-policy lrv hello
 refuse 3 "sliding-window" ask -m "$MODEL" --kv-strategy sliding-windw hello
 refuse 2 "does not apply" ask -m "$MODEL" --kv-budget 64 hello
 refuse 2 "has no experts" ask -m "$ARCH/llama.gguf" --expert-slots 4 hello
+refuse 2 "has no experts" ask -m "$ARCH/llama.gguf" --expert-policy lfu hello
+printf '[store]\nexpert-policy = lfu\n' >"$WORK/policy.ini"
+run 0 ask -m "$ARCH/llama.gguf" --config "$WORK/policy.ini" hello
+refuse 2 "out of range" ask -m "$MODEL" --expert-slots 4294967296 hello
+refuse 2 "out of range" "$COLIBRI" run -m "$MODEL" -n 4294967297 hello
 refuse 2 "--system does not apply" ask -m "$MODEL" --system x hello
 
 # ---- limits ------------------------------------------------------------------------------------------------
@@ -80,7 +87,7 @@ best=$(cat "$WORK/out")
 mkdir -p "$WORK/bare/bin" "$WORK/bare/$(realpath --relative-to="$BINARY_DIR" "$(dirname "$(find "$BINARY_DIR" -name 'format-q4_k.so' | head -n 1)")")"
 cp "$COLIBRI" "$WORK/bare/bin/colibri"
 run 0 "$WORK/bare/bin/colibri" run -m "$MODEL" --raw --temperature 0 -n 4 --stats hello
-grep -q "built-in" "$WORK/err" || fail "a run without plugins does not say that built-in ones served: $(cat "$WORK/err")"
+grep -Eq "^  expert-policy +lru +lru +built-in$" "$WORK/err" || fail "a run without plugins does not say that built-in ones served: $(cat "$WORK/err")"
 [ "$(head -n 1 "$WORK/out")" = "$best" ] || fail "the built-in reference gave other text: $(cat "$WORK/out") instead of $best"
 # a world-writable folder is refused, with a reason, and the run goes on
 cp "$(find "$BINARY_DIR" -name 'expert-policy-lru.so' | head -n 1)" "$WORK/open/"

@@ -37,7 +37,8 @@ MAY["plugins"] = {SDK}
 MAY["examples"] = {SDK, API}
 MAY["tests/plugins-bad"] = {SDK}
 MAY["tests/kernels"] = {SDK, "core/ops"}
-MAY["tests/unit"] = MAY["tests/fuzz"] = set(MAY["tools"]) | {"tools"}
+MAY["tests/unit"] = set(MAY["tools"]) | {"tools"}
+MAY["tests/fuzz"] = MAY["tests/tools"] = MAY["tests/unit"] | {"tests/unit"}
 
 # Headers of ISO C: all that the SDK and plugins may use.
 ISO_C = {f"{h}.h" for h in (

@@ -2,6 +2,7 @@
 """Break a GGUF file in one precise way, for tests of refusals.
 
     edit_gguf.py IN OUT tensor-count N | key-count N | architecture NAME | pre NAME | u32 KEY VALUE |
+                        key-name OLD NEW |
                         tensor-type NAME TYPE | tensor-name OLD NEW | tensor-offset NAME OFFSET | tensor-swap-dims NAME
 
 Replacements keep every length, so that nothing else in the file moves: new names must be as long as the old ones.
@@ -18,9 +19,10 @@ class File:
             self.data = bytearray(f.read())
         self.at = 24
         n_tensors, n_keys = struct.unpack_from("<QQ", self.data, 8)
-        self.keys = {}
+        self.keys, self.key_names = {}, {}
         for _ in range(n_keys):
             name = self.string()
+            self.key_names[name] = self.at - len(name)
             kind = self.u32()
             self.keys[name] = (kind, self.at)
             self.skip(kind)
@@ -90,6 +92,9 @@ def main():
         kind, at = f.keys[args[0]]
         assert kind == 4
         f.replace(at, struct.pack("<I", int(args[1])))
+    elif what == "key-name":
+        assert len(args[0]) == len(args[1])
+        f.replace(f.key_names[args[0]], args[1].encode())
     elif what == "tensor-type":
         f.replace(f.tensors[args[0]]["type"], struct.pack("<I", int(args[1])))
     elif what == "tensor-name":

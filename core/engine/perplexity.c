@@ -29,10 +29,42 @@ static double negative_log_likelihood(const float *logits, uint32_t n_vocab, uin
     return log(sum) + (double)max - (double)logits[token];
 }
 
+/* Logits are scored in slices of about this much: those of a whole batch could outweigh the model. */
+#define SLICE_BYTES (8u << 20)
+
+static uint32_t slice_rows(const clb_engine *e)
+{
+    const size_t rows = SLICE_BYTES / (e->model->hp.n_vocab * sizeof(float));
+    return rows < 8 ? 8 : rows > 64 ? 64 : (uint32_t)rows;
+}
+
+struct scoring {
+    const uint32_t *ids; /* of the chunk */
+    uint32_t n_ctx, n_vocab;
+    uint32_t position;   /* of the first wanted row */
+    clb_perplexity *p;
+};
+
+static void score_rows(void *ctx, uint32_t first, uint32_t n, const float *logits)
+{
+    const struct scoring *s = ctx;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t position = s->position + first + i;
+        if (position + 1 >= s->n_ctx)
+            return;
+        const double nll = negative_log_likelihood(logits + (size_t)i * s->n_vocab, s->n_vocab, s->ids[position + 1]);
+        s->p->nll_sum += nll;
+        s->p->nll_squares += nll * nll;
+        s->p->n_scored++;
+    }
+}
+
 static int run_chunk(clb_engine *e, clb_kv_seq *kv, const uint32_t *ids, uint32_t n_ctx, float *logits, clb_perplexity *p,
                      clb_error *err)
 {
-    const uint32_t n_vocab = e->model->hp.n_vocab, first = n_ctx / 2;
+    const uint32_t first = n_ctx / 2;
+    struct scoring scoring = {.ids = ids, .n_ctx = n_ctx, .n_vocab = e->model->hp.n_vocab, .p = p};
+    const clb_logits_sink sink = {.buffer = logits, .rows = slice_rows(e), .take = score_rows, .ctx = &scoring};
     clb_kv_seq_reset(kv);
     for (uint32_t at = 0; at < n_ctx;) {
         const uint32_t n = n_ctx - at < e->batch ? n_ctx - at : e->batch;
@@ -44,16 +76,8 @@ static int run_chunk(clb_engine *e, clb_kv_seq *kv, const uint32_t *ids, uint32_
                                .n_logits = wanted,
                                .phase = COLIBRI_PHASE_PREFILL,
                                .prefill_done = at + n == n_ctx};
-        CLB_TRY(clb_forward_run(e->forward, &span, 1, logits, err));
-        for (uint32_t i = 0; i < wanted; i++) {
-            const uint32_t position = at + n - wanted + i;
-            if (position + 1 >= n_ctx)
-                break;
-            const double nll = negative_log_likelihood(logits + (size_t)i * n_vocab, n_vocab, ids[position + 1]);
-            p->nll_sum += nll;
-            p->nll_squares += nll * nll;
-            p->n_scored++;
-        }
+        scoring.position = at + n - wanted;
+        CLB_TRY(clb_forward_run_to(e->forward, &span, 1, &sink, err));
         at += n;
     }
     p->n_chunks++;
@@ -74,9 +98,9 @@ int clb_perplexity_run(clb_engine *e, const uint32_t *ids, size_t n, uint32_t n_
     const uint32_t chunks = max_chunks && max_chunks < whole ? max_chunks : (uint32_t)(whole < UINT32_MAX ? whole : UINT32_MAX);
     const bool bos = clb_vocab_add_bos(e->vocab) && clb_vocab_bos(e->vocab) != CLB_TOKEN_NONE;
     uint32_t *chunk = malloc(n_ctx * sizeof *chunk);
-    float *logits = malloc((size_t)(e->batch < n_ctx ? e->batch : n_ctx) * e->model->hp.n_vocab * sizeof *logits);
+    float *logits = malloc((size_t)slice_rows(e) * e->model->hp.n_vocab * sizeof *logits);
     clb_kv_seq *kv = NULL;
-    int rc = chunk && logits ? COLIBRI_OK : CLB_NOMEM(err, "perplexity (a smaller --batch needs less)");
+    int rc = chunk && logits ? COLIBRI_OK : CLB_NOMEM(err, "perplexity");
     if (!rc)
         rc = clb_engine_new_sequence(e, &kv, err);
     for (uint32_t c = 0; c < chunks && !rc; c++) {

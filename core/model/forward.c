@@ -269,7 +269,7 @@ static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int run_output(clb_forward *f, float *logits, clb_error *err)
+static int run_output(clb_forward *f, const clb_logits_sink *sink, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
     uint32_t n = 0, row = 0;
@@ -280,15 +280,20 @@ static int run_output(clb_forward *f, float *logits, clb_error *err)
                                      f->model->output_norm.v, hp->n_embd, hp->rms_eps);
         row += span->n;
     }
-    if (n == 0)
-        return COLIBRI_OK;
-    clb_acts_set(&f->acts_h, f->h, hp->n_embd, n, hp->n_embd);
     const clb_matrix *m = f->model->output.tensor ? &f->model->output.m : &f->model->token_embd.m;
-    const clb_job job = {m, m->data, &f->acts_h, NULL, n, logits, hp->n_vocab};
-    CLB_TRY(clb_compute_run(&f->compute, &job, 1, err));
-    if (hp->logit_scale != 1.0f)
-        for (uint32_t i = 0; i < n; i++)
-            f->compute.ops->scale(logits + (size_t)i * hp->n_vocab, hp->logit_scale, hp->n_vocab);
+    for (uint32_t first = 0; first < n; first += sink->rows) {
+        const uint32_t part = n - first < sink->rows ? n - first : sink->rows;
+        clb_acts_set(&f->acts_h, f->h + (size_t)first * hp->n_embd, hp->n_embd, part, hp->n_embd);
+        const clb_job job = {m, m->data, &f->acts_h, NULL, part, sink->buffer, hp->n_vocab};
+        CLB_TRY(clb_compute_run(&f->compute, &job, 1, err));
+        if (hp->logit_scale != 1.0f)
+            for (uint32_t i = 0; i < part; i++)
+                f->compute.ops->scale(sink->buffer + (size_t)i * hp->n_vocab, hp->logit_scale, hp->n_vocab);
+        if (sink->take)
+            sink->take(sink->ctx, first, part, sink->buffer);
+        if (n - first == part)
+            break;
+    }
     return COLIBRI_OK;
 }
 
@@ -318,7 +323,8 @@ static int run_layers(clb_forward *f, clb_error *err)
     return COLIBRI_OK;
 }
 
-int clb_forward_run(clb_forward *f, const clb_span *spans, uint32_t n_spans, float *logits, clb_error *err)
+int clb_forward_run_to(clb_forward *f, const clb_span *spans, uint32_t n_spans, const clb_logits_sink *sink,
+                       clb_error *err)
 {
     CLB_TRY(lay_out_rows(f, spans, n_spans, err));
     uint32_t begun = 0;
@@ -330,7 +336,7 @@ int clb_forward_run(clb_forward *f, const clb_span *spans, uint32_t n_spans, flo
     if (rc == COLIBRI_OK)
         rc = run_layers(f, err);
     if (rc == COLIBRI_OK)
-        rc = run_output(f, logits, err);
+        rc = run_output(f, sink, err);
     for (uint32_t s = 0; s < begun; s++) {
         if (rc == COLIBRI_OK)
             clb_kv_end(spans[s].kv, spans[s].n, spans[s].phase, spans[s].prefill_done);
@@ -338,4 +344,10 @@ int clb_forward_run(clb_forward *f, const clb_span *spans, uint32_t n_spans, flo
             clb_kv_abort(spans[s].kv);
     }
     return rc;
+}
+
+int clb_forward_run(clb_forward *f, const clb_span *spans, uint32_t n_spans, float *logits, clb_error *err)
+{
+    const clb_logits_sink all = {.buffer = logits, .rows = UINT32_MAX};
+    return clb_forward_run_to(f, spans, n_spans, &all, err);
 }

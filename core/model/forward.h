@@ -43,7 +43,19 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
 int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err);
 void clb_forward_destroy(clb_forward *f);
 
-/* logits: [sum of n_logits][n_vocab], spans in order. On failure every sequence is as it was. [engine-thread] */
+/* Logits row by row: at most `rows` at a time in `buffer`, then handed to take(ctx, first, n, logits), `first` counting the
+ * wanted rows of all spans in order. For callers that want many rows: all of them at once may be more memory than the
+ * model. */
+typedef struct clb_logits_sink {
+    float *buffer; /* [rows][n_vocab] */
+    uint32_t rows;
+    void (*take)(void *ctx, uint32_t first, uint32_t n, const float *logits); /* NULL: the buffer holds all rows */
+    void *ctx;
+} clb_logits_sink;
+int clb_forward_run_to(clb_forward *f, const clb_span *spans, uint32_t n_spans, const clb_logits_sink *sink,
+                       clb_error *err);
+/* logits: [sum of n_logits][n_vocab], spans in order. On failure no sequence has grown and the
+ * pass can be repeated with the same result; what a KV strategy evicted for it stays evicted. [engine-thread] */
 int clb_forward_run(clb_forward *f, const clb_span *spans, uint32_t n_spans, float *logits, clb_error *err);
 
 #endif

@@ -252,12 +252,16 @@ const float *colibri_session_logits(const colibri_session *session)
     return clb_session_logits(session->session);
 }
 
-void colibri_generate_defaults(colibri_generate_options *options)
+/* The struct of version 0.1: fields after it are optional. */
+#define GENERATE_OPTIONS_MIN (offsetof(colibri_generate_options, ctx) + sizeof((colibri_generate_options *)0)->ctx)
+
+void colibri_generate_defaults_sized(colibri_generate_options *options, size_t struct_size)
 {
-    *options = (colibri_generate_options){.struct_size = sizeof *options,
-                                          .max_tokens = 256,
-                                          .top_p = 1.0,
-                                          .repeat_penalty = 1.0};
+    const colibri_generate_options defaults = {
+        .struct_size = struct_size, .max_tokens = 256, .top_p = 1.0, .repeat_penalty = 1.0};
+    const size_t known = struct_size < sizeof defaults ? struct_size : sizeof defaults;
+    memcpy(options, &defaults, known);
+    memset((char *)options + known, 0, struct_size - known);
 }
 
 static int forward_text(void *ctx, const char *text, size_t n, clb_error *err)
@@ -271,10 +275,14 @@ static int forward_text(void *ctx, const char *text, size_t n, clb_error *err)
 int colibri_generate(colibri_session *session, const uint32_t *prompt, size_t n, const colibri_generate_options *options,
                      const char **finish, colibri_error *err)
 {
-    if (options->struct_size < sizeof *options)
+    if (options->struct_size < GENERATE_OPTIONS_MIN)
         return clb_fail(inner(err), COLIBRI_E_USAGE,
                         "colibri_generate_options.struct_size is %zu, want %zu: call colibri_generate_defaults first",
                         options->struct_size, sizeof *options);
+    colibri_generate_options known; /* an older caller's struct may be shorter than ours, a newer one's longer */
+    colibri_generate_defaults(&known);
+    memcpy(&known, options, options->struct_size < sizeof known ? options->struct_size : sizeof known);
+    options = &known;
     const clb_generate_options o = {
         .sampling = {.temperature = options->temperature,
                      .top_k = options->top_k,

@@ -36,7 +36,7 @@ COLIBRI_API void colibri_options_destroy(colibri_options *options);
 COLIBRI_API int colibri_options_set(colibri_options *options, const char *assignment, colibri_error *err);
 /* An INI file; later calls win over earlier ones. */
 COLIBRI_API int colibri_options_load(colibri_options *options, const char *ini_path, colibri_error *err);
-/* Warnings and progress go to fn (levels: 0 error, 1 warning, 2 info, 3 debug); NULL: nowhere. */
+/* Warnings and information go to fn (levels: 0 error, 1 warning, 2 info, 3 debug); NULL: nowhere. */
 COLIBRI_API void colibri_options_log(colibri_options *options, void (*fn)(void *ctx, int level, const char *line),
                                      void *ctx);
 /* The folder of the plugins; NULL: the one that belongs to this installation. Copied. */
@@ -95,8 +95,13 @@ typedef struct colibri_generate_options {
     void *ctx;
 } colibri_generate_options;
 
-/* struct_size and neutral values: greedy, no penalties, 256 tokens. */
-COLIBRI_API void colibri_generate_defaults(colibri_generate_options *options);
+/* struct_size and neutral values: greedy, no penalties, 256 tokens. The size is the caller's, so that a library with a
+ * longer struct neither writes beyond it nor reads what the caller does not know. */
+COLIBRI_API void colibri_generate_defaults_sized(colibri_generate_options *options, size_t struct_size);
+static inline void colibri_generate_defaults(colibri_generate_options *options)
+{
+    colibri_generate_defaults_sized(options, sizeof *options);
+}
 
 /* Feeds the prompt and generates. *finish (may be NULL): "stop", "length", "context" or "cancelled", static. */
 COLIBRI_API int colibri_generate(colibri_session *session, const uint32_t *prompt, size_t n,

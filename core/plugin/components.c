@@ -35,6 +35,14 @@ const clb_vecop_member clb_vecop_members[] = {
 #undef MEMBER
 const size_t clb_n_vecop_members = sizeof clb_vecop_members / sizeof *clb_vecop_members;
 
+const void *clb_vecop_code(const struct colibri_vecops *table, const clb_vecop_member *member)
+{
+    const void *code = NULL;
+    if (table->struct_size >= member->offset + sizeof code) /* else it was appended after this plugin was built */
+        memcpy(&code, (const char *)table + member->offset, sizeof code);
+    return code;
+}
+
 /* Types whose blocks the GGUF format fixes. */
 static const struct {
     uint32_t type;
@@ -242,8 +250,7 @@ static int check_vecops(const struct colibri_vecops *v, clb_error *err)
     CLB_TRY(check_cpu(v->cpu, err));
     size_t offered = 0;
     for (size_t i = 0; i < clb_n_vecop_members; i++) {
-        const void *code;
-        memcpy(&code, (const char *)v + clb_vecop_members[i].offset, sizeof code);
+        const void *const code = clb_vecop_code(v, &clb_vecop_members[i]);
         if (code && !is_code(code))
             return BAD("%s points to no code", clb_vecop_members[i].name);
         offered += code != NULL;

@@ -39,6 +39,8 @@ typedef struct clb_vecop_member {
 } clb_vecop_member;
 extern const clb_vecop_member clb_vecop_members[];
 extern const size_t clb_n_vecop_members;
+/* The member's function pointer; NULL if the table does not offer it. */
+const void *clb_vecop_code(const struct colibri_vecops *table, const clb_vecop_member *member);
 
 /* "Q4_K"; NULL for a type that colibri/blocks.h does not list. */
 const char *clb_type_name(uint32_t gguf_type);

@@ -92,7 +92,7 @@ static void explain_type(clb_registry *reg, uint32_t type, clb_verdict *out, con
 static void explain_member(clb_registry *reg, const clb_vecop_member *m, clb_verdict *out, const char **chosen)
 {
     const clb_component *const c =
-        clb_select(reg, &(clb_want){.iface = CLB_IFACE_VECOPS, .member = m->name, .member_offset = m->offset}, out);
+        clb_select(reg, &(clb_want){.iface = CLB_IFACE_VECOPS, .member = m}, out);
     conclude(out, m->name, c, "none fits: the scalar reference");
     *chosen = c ? c->name : "reference";
 }
@@ -108,12 +108,9 @@ static void explain_component(clb_registry *reg, const clb_component *c, clb_ver
         return;
     case CLB_IFACE_VECOPS:
         explain_filter(reg, COLIBRI_KIND_KERNEL, out);
-        for (size_t i = 0; i < clb_n_vecop_members; i++) {
-            const void *code;
-            memcpy(&code, (const char *)c->table + clb_vecop_members[i].offset, sizeof code);
-            if (code)
+        for (size_t i = 0; i < clb_n_vecop_members; i++)
+            if (clb_vecop_code(c->table, &clb_vecop_members[i]))
                 explain_member(reg, &clb_vecop_members[i], out, chosen);
-        }
         return;
     default: {
         explain_filter(reg, clb_iface_get(c->iface)->kind, out);

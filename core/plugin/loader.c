@@ -83,10 +83,8 @@ int clb_loader_open(const char *path, const struct colibri_elf_note *note, clb_h
     if (!handle)
         return clb_fail(err, COLIBRI_E_PLUGIN, "the dynamic linker refuses it: %s",
                         reason ? reason : "no reason given");
-    if (fp) { /* nothing of it has been called by us yet */
-        dlclose(handle);
+    if (fp) /* a constructor has run: it may have left a thread or an exit handler, so the object stays mapped */
         return fp;
-    }
     const void *const symbol = dlsym(handle, note->desc.symbol);
     if (!symbol || !own_symbol(handle, symbol))
         return clb_fail(err, COLIBRI_E_PLUGIN, "it does not export %.*s", (int)sizeof note->desc.symbol,

@@ -85,8 +85,7 @@ typedef struct clb_want {
     uint32_t layout;    /* MATMUL */
     const char *act;    /* MATMUL */
     uint32_t n_x;       /* MATMUL */
-    const char *member; /* VECOPS: this operation must be offered */
-    size_t member_offset;
+    const clb_vecop_member *member; /* VECOPS: this operation must be offered */
 } clb_want;
 
 /* The best component, NULL if none. Every candidate and comparison goes into trace (may be NULL). */

@@ -14,13 +14,6 @@ static bool ends_with_part(const char *id, const char *name)
     return n > m && id[n - m - 1] == '.' && !strcasecmp(id + n - m, name);
 }
 
-static bool member_offered(const void *table, size_t offset)
-{
-    const void *code;
-    memcpy(&code, (const char *)table + offset, sizeof code);
-    return code != NULL;
-}
-
 /* Whether c is about what is wanted at all. */
 static bool concerns(const clb_registry *reg, const clb_component *c, const clb_want *w)
 {
@@ -35,7 +28,7 @@ static bool concerns(const clb_registry *reg, const clb_component *c, const clb_
         if (type != w->gguf_type)
             return false;
     }
-    return !w->member || member_offered(c->table, w->member_offset);
+    return !w->member || clb_vecop_code(c->table, w->member) != NULL;
 }
 
 /* NULL if c can do the job, else why not. */
@@ -277,12 +270,12 @@ const struct colibri_vecops *clb_registry_vecops(clb_registry *reg)
     check_prefer(reg);
     for (size_t i = 0; i < clb_n_vecop_members; i++) {
         const clb_vecop_member *const m = &clb_vecop_members[i];
-        const clb_component *const c = clb_select(
-            reg, &(clb_want){.iface = CLB_IFACE_VECOPS, .member = m->name, .member_offset = m->offset}, NULL);
+        const clb_component *const c = clb_select(reg, &(clb_want){.iface = CLB_IFACE_VECOPS, .member = m}, NULL);
         note_use(reg, "vecops", m->name, c);
         if (!c)
             continue;
-        memcpy((char *)merged + m->offset, (const char *)c->table + m->offset, sizeof(void *));
+        const void *const code = clb_vecop_code(c->table, m);
+        memcpy((char *)merged + m->offset, &code, sizeof code);
         if (c->max_ulp > merged->max_ulp)
             merged->max_ulp = c->max_ulp;
     }

@@ -51,13 +51,23 @@ void clb_acts_free(clb_acts *acts)
     *acts = (clb_acts){0};
 }
 
+enum act_kind { ACT_Q8X32, ACT_Q8X256, ACT_OTHER };
+
 struct quantize_job {
     const clb_acts *acts;
     const struct colibri_format *format;
     const struct colibri_vecops *ops;
+    enum act_kind kind;
     uint8_t *data;
     size_t row_bytes;
 };
+
+static enum act_kind kind_of(const struct colibri_format *format)
+{
+    return strcmp(format->act, COLIBRI_ACT_Q8X32) == 0    ? ACT_Q8X32
+           : strcmp(format->act, COLIBRI_ACT_Q8X256) == 0 ? ACT_Q8X256
+                                                          : ACT_OTHER;
+}
 
 static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
 {
@@ -65,9 +75,9 @@ static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
     const struct quantize_job *j = ctx;
     const float *x = j->acts->x + row * j->acts->stride;
     uint8_t *to = j->data + row * j->row_bytes;
-    if (strcmp(j->format->act, COLIBRI_ACT_Q8X32) == 0)
+    if (j->kind == ACT_Q8X32)
         j->ops->act_q8x32(x, (struct colibri_act_q8x32 *)(void *)to, j->acts->n_cols);
-    else if (strcmp(j->format->act, COLIBRI_ACT_Q8X256) == 0)
+    else if (j->kind == ACT_Q8X256)
         j->ops->act_q8x256(x, (struct colibri_act_q8x256 *)(void *)to, j->acts->n_cols);
     else
         j->format->quantize_act(x, to, j->acts->n_cols);
@@ -101,7 +111,7 @@ static int ensure_form(clb_compute *c, clb_acts *acts, const struct colibri_form
     acts->form[f].row_bytes = row_bytes;
     if (!acts->form[f].data)
         return CLB_NOMEM(err, "activation buffers");
-    struct quantize_job job = {acts, format, c->ops, acts->form[f].data, row_bytes};
+    struct quantize_job job = {acts, format, c->ops, kind_of(format), acts->form[f].data, row_bytes};
     clb_compute_rows(c, acts->n_rows, 4, quantize_row, &job);
     acts->form[f].ready = true;
     return COLIBRI_OK;
@@ -194,7 +204,10 @@ int clb_compute_run(clb_compute *c, const clb_job *jobs, uint32_t n_jobs, clb_er
     }
     unit_begin[n_jobs] = units;
     struct run r = {.c = c, .jobs = jobs, .forms = forms, .unit_begin = unit_begin, .unit_groups = unit_groups, .n_jobs = n_jobs};
-    clb_pool_run(c->pool, run_worker, &r);
+    if (units == 1) /* nothing to share (a small router): waking the others would cost more */
+        run_unit(&r, 0, 0);
+    else
+        clb_pool_run(c->pool, run_worker, &r);
     return COLIBRI_OK;
 }
 

@@ -270,19 +270,15 @@ static void evict(clb_store *store, uint32_t s)
         x->host.policy->on_evict(x->host.self, slot->layer, slot->expert, slot->uses, 0);
 }
 
-/* A free slot of the layer's class, evicting if needed; CLB_NO_SLOT if every slot is leased or still needed. */
-static uint32_t take_slot(clb_store *store, uint32_t layer)
+/* A slot of the layer's class: a free one, else the policy's victim, still resident; CLB_NO_SLOT if every slot is leased or
+ * still needed. */
+static uint32_t choose_slot(clb_store *store, uint32_t layer)
 {
     clb_experts *x = store->experts;
     const uint32_t class_index = x->class_of[layer];
-    clb_slot_class *c = &x->classes[class_index];
-    if (c->n_free == 0) {
-        const uint32_t victim = clb_policy_victim(store, class_index, layer);
-        if (victim == CLB_NO_SLOT)
-            return CLB_NO_SLOT;
-        evict(store, victim);
-        return victim;
-    }
+    const clb_slot_class *c = &x->classes[class_index];
+    if (c->n_free == 0)
+        return clb_policy_victim(store, class_index, layer);
     for (uint32_t s = c->first; s < c->first + c->n; s++)
         if (!x->slots[s].resident)
             return s;
@@ -311,13 +307,16 @@ static void lease_slot(clb_experts *x, uint32_t s)
 static int load_missing(clb_store *store, uint32_t layer, uint32_t expert, uint32_t *slot_out, clb_error *err)
 {
     clb_experts *x = store->experts;
-    const bool bypass = x->host.policy->admit && x->host.policy->admit(x->host.self, layer, expert,
-                                                                       COLIBRI_CAUSE_DEMAND) == COLIBRI_ADMIT_BYPASS;
-    const uint32_t s = take_slot(store, layer);
+    const uint32_t s = choose_slot(store, layer);
     *slot_out = s;
     if (s == CLB_NO_SLOT)
         return COLIBRI_OK;
     clb_slot *slot = &x->slots[s];
+    /* Asked once the load is certain to happen: an expert that must wait for a later wave would be asked about twice. */
+    const bool bypass = x->host.policy->admit && x->host.policy->admit(x->host.self, layer, expert,
+                                                                       COLIBRI_CAUSE_DEMAND) == COLIBRI_ADMIT_BYPASS;
+    if (slot->resident)
+        evict(store, s);
     /* On failure the slot simply stays free: it is published only once its bytes are there. */
     CLB_TRY(read_expert(store, layer, expert, slot->data, err));
     *slot = (clb_slot){.layer = layer, .expert = expert, .resident = true, .bypass = bypass, .data = slot->data};

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "paths.h"
+#include "term.h"
 
 #define INPUT_MAX ((size_t)256 << 20)
 
@@ -18,7 +19,8 @@ bool clb_run_interrupted(void *args)
 int clb_print_text(void *ctx, const char *text, size_t n, clb_error *err)
 {
     (void)ctx;
-    if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
+    const bool ok = isatty(STDOUT_FILENO) ? clb_term_text(stdout, text, n) : fwrite(text, 1, n, stdout) == n;
+    if (!ok || fflush(stdout))
         return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write to standard output");
     return COLIBRI_OK;
 }

@@ -1,6 +1,7 @@
 #include "term.h"
 
 #include "base/clock.h"
+#include "gguf/escape.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -36,16 +37,35 @@ static void clear_locked(clb_term *term)
     term->on_screen = false;
 }
 
+bool clb_term_text(FILE *f, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        char piece[CLB_ESCAPE_MAX];
+        size_t n_piece;
+        const size_t step = clb_escape_step(text + i, n - i, piece, &n_piece, NULL);
+        const bool control = n_piece == 4 && piece[0] == '\\' && piece[1] == 'x';
+        if (fwrite(control ? piece : text + i, 1, control ? n_piece : step, f) != (control ? n_piece : step))
+            return false;
+        i += step;
+    }
+    return true;
+}
+
 /* Text from files and plugins reaches the terminal: control characters do not. */
 static void put_line(clb_term *term, const char *kind, const char *text)
 {
     clear_locked(term);
     fprintf(term->out, "%s: %s", term->prefix, kind);
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == '\n')
-            putc(' ', term->out);
+    for (size_t i = 0, left = strlen(text); left;) {
+        char piece[CLB_ESCAPE_MAX];
+        size_t n_piece;
+        const size_t n = clb_escape_step(text + i, left, piece, &n_piece, NULL);
+        if (*piece != '\\' || text[i] == '\\')
+            fwrite(text + i, 1, n, term->out);
         else
-            putc(*p < 0x20 || *p == 0x7f ? '?' : *p, term->out);
+            putc(text[i] == '\n' ? ' ' : '?', term->out);
+        i += n;
+        left -= n;
     }
     putc('\n', term->out);
     fflush(term->out);

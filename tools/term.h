@@ -31,6 +31,10 @@ void clb_term_clear(clb_term *term);
 /* "prefix: message" as exactly one line, whatever bytes the message has. */
 void clb_term_error(clb_term *term, const char *message);
 
+/* Writes a model's text to a terminal: control characters other than line ends, tabs and carriage returns, and bytes that are
+ * not UTF-8, appear as \xNN, so that no text can move the cursor, set the title or answer for the user. False: failed. */
+bool clb_term_text(FILE *f, const char *text, size_t n);
+
 /* Columns of the terminal behind f, else $COLUMNS, else 80. */
 unsigned clb_term_columns(FILE *f);
 

@@ -265,6 +265,26 @@ static void progress_on_a_terminal(void **state)
     stop(&term);
 }
 
+/* What is not ours must not drive the terminal: escape, and the one-character forms U+0080 to U+009F, raw or in UTF-8. */
+static void messages_on_a_terminal(void **state)
+{
+    (void)state;
+    clb_term term = start(true);
+    clb_term_error(&term, "a\033]0;t\007b \xC2\x9B""2J \x9B""2J \xC3\xA9\\ \xE2\x80\xAE.");
+    assert_string_equal(written(&term), "colibri demo: a?]0;t?b ?2J ?2J \xC3\xA9\\ ?.\n");
+    stop(&term);
+}
+
+static void model_text_on_a_terminal(void **state)
+{
+    (void)state;
+    static const char text[] = "a\tb\\\r\nc\033[2J\xC2\x9B""1m\0\x9B \xD7\x90\xE2\x80\x8F\xF0\x9F\x98\x80";
+    clb_term term = start(true);
+    assert_true(clb_term_text(term.out, text, sizeof text - 1));
+    assert_string_equal(written(&term), "a\tb\\\r\nc\\x1b[2J\\x9b""1m\\x00\\x9b \xD7\x90\xE2\x80\x8F\xF0\x9F\x98\x80");
+    stop(&term);
+}
+
 int main(void)
 {
     setenv("XDG_CONFIG_HOME", "/nonexistent", 1);
@@ -277,6 +297,7 @@ int main(void)
         cmocka_unit_test(flags_of_a_command),          cmocka_unit_test(levels),
         cmocka_unit_test(wrong_command_lines),         cmocka_unit_test(settings_that_do_not_apply),
         cmocka_unit_test(progress_without_a_terminal), cmocka_unit_test(progress_on_a_terminal),
+        cmocka_unit_test(messages_on_a_terminal),      cmocka_unit_test(model_text_on_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

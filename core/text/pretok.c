@@ -53,7 +53,8 @@ static int compile(const char *regex, pcre2_code **out, clb_error *err)
     if (!*out) {
         PCRE2_UCHAR text[128];
         pcre2_get_error_message(code, text, sizeof text);
-        CLB_GO(clb_fail(err, COLIBRI_E_INTERNAL, "pre-tokenizer expression at %zu: %s", at, (const char *)text));
+        CLB_GO(clb_fail(err, code == PCRE2_ERROR_HEAP_FAILED ? COLIBRI_E_NOMEM : COLIBRI_E_INTERNAL,
+                        "pre-tokenizer expression at %zu: %s", at, (const char *)text));
     }
     /* Where code may not be generated (no support, W^X policy) the interpreter does the same, slower. */
     (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
@@ -151,7 +152,8 @@ static int next_match(const pcre2_code *code, matcher *m, const char *text, size
     if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT)
         return CLB_NOMEM(err, "matching the pre-tokenizer");
     if (rc < 0)
-        return clb_fail(err, COLIBRI_E_INTERNAL, "pre-tokenizer match failed at byte %zu (PCRE2 error %d)", at, rc);
+        return clb_fail(err, rc == PCRE2_ERROR_NOMEMORY ? COLIBRI_E_NOMEM : COLIBRI_E_INTERNAL,
+                        "pre-tokenizer match failed at byte %zu (PCRE2 error %d)", at, rc);
     const size_t *o = pcre2_get_ovector_pointer(m->data);
     *begin = o[0];
     *end = o[1];

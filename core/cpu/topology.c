@@ -57,8 +57,8 @@ void clb_topology_read(clb_topology *out)
     out->quota = clb_cgroup_cpu_quota("/sys/fs/cgroup", "/proc/self/cgroup");
 
     hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology))
-        return;
+    if (access("/sys/devices/system/cpu", F_OK) || hwloc_topology_init(&topology))
+        return; /* without sysfs hwloc would only complain on standard error */
     if (!load(topology)) {
         out->threads = count(topology, HWLOC_OBJ_PU, out->threads);
         out->cores = count(topology, HWLOC_OBJ_CORE, out->threads);

@@ -161,6 +161,6 @@ static const void *get(const char *iface, uint32_t index)
 }
 
 COLIBRI_PLUGIN_DEFINE(colibri_expert_policy_frequency_weighted, NULL, get,
-                      .id = "colibri.expert-policy.frequency_weighted", .kinds = COLIBRI_KIND_EXPERT_POLICY,
+                      .id = "colibri.expert-policy.frequency-weighted", .kinds = COLIBRI_KIND_EXPERT_POLICY,
                       .version = "1.0.0", .license = "MIT",
                       .summary = "Expert policy: the expert with the smallest recent frequency leaves first");

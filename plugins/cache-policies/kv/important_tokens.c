@@ -90,6 +90,6 @@ static const void *get(const char *iface, uint32_t index)
     return index == 0 && !strcmp(iface, COLIBRI_IFACE_KV_STRATEGY) ? &strategy : NULL;
 }
 
-COLIBRI_PLUGIN_DEFINE(colibri_kv_strategy_important_tokens, NULL, get, .id = "colibri.kv-strategy.important_tokens",
+COLIBRI_PLUGIN_DEFINE(colibri_kv_strategy_important_tokens, NULL, get, .id = "colibri.kv-strategy.important-tokens",
                       .kinds = COLIBRI_KIND_KV_STRATEGY, .version = "1.0.0", .license = "MIT",
                       .summary = "KV strategy: keeps the tokens that drew the most attention (lossy)");

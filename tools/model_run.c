@@ -92,7 +92,7 @@ static void print_use(void *ctx, const char *kind, const char *what, const char 
         json_array_append_new(u->array, json_pack("{s:s, s:s, s:s, s:s, s:s}", "kind", kind, "for", what, "component",
                                                   component, "plugin", plugin_id, "path", path));
     else
-        fprintf(u->f, "  %-14s %-12s %-24s %s\n", kind, what, component, path);
+        fprintf(u->f, "  %-14s %-18s %-24s %s\n", kind, what, component, path);
 }
 
 void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, const clb_generation *g, uint64_t seed)

@@ -31,8 +31,8 @@ static void score_head(const struct colibri_attention_args *a, uint32_t h)
     float *const s = a->scores + h * a->score_stride;
     for (uint32_t i = 0; i < a->n_kv; i++) {
         const void *const k = position(a->k_pages, a->page_tokens, i, a->k_dim, a->k_type);
-        const float dot = a->k_type == COLIBRI_TYPE_F32 ? colibri_dot_f32(k, q, a->k_dim)
-                                                        : colibri_dot_f16(k, q, a->k_dim);
+        const float dot =
+            a->k_type == COLIBRI_TYPE_F32 ? colibri_dot_f32(k, q, a->k_dim) : colibri_dot_f16(k, q, a->k_dim);
         s[i] = dot * a->scale;
     }
 }
@@ -58,8 +58,8 @@ static void add_values(const struct colibri_attention_args *a, uint32_t begin, u
         float o = 0.0f;
         for (uint32_t i = 0; i < n; i++) {
             const void *const v = position(a->v_pages, a->page_tokens, begin + i, a->v_dim, a->v_type);
-            const float x = a->v_type == COLIBRI_TYPE_F32 ? ((const float *)v)[d]
-                                                          : colibri_f16_f32(((const colibri_f16 *)v)[d]);
+            const float x =
+                a->v_type == COLIBRI_TYPE_F32 ? ((const float *)v)[d] : colibri_f16_f32(((const colibri_f16 *)v)[d]);
             o = fmaf(p[i], x, o);
         }
         out[d] = fmaf(o, e, out[d]);

@@ -6,13 +6,13 @@
 #include <string.h>
 
 /* pi/2 in three parts; the first two have 30 significant bits, so that n * part is exact for |n| < 2^23. */
-#define PIO2_1 0x1.921fb54p+0
-#define PIO2_2 0x1.10b46118p-30
-#define PIO2_3 0x1.313198a2e0370p-61
-#define TWO_OVER_PI 0x1.45f306dc9c883p-1
+#define PIO2_1       0x1.921fb54p+0
+#define PIO2_2       0x1.10b46118p-30
+#define PIO2_3       0x1.313198a2e0370p-61
+#define TWO_OVER_PI  0x1.45f306dc9c883p-1
 #define ROUND_DOUBLE 6755399441055744.0 /* 1.5 * 2^52: adding and subtracting it rounds to the nearest even integer */
-#define LN2 0x1.62e42fefa39efp-1
-#define LOG2_E 0x1.71547652b82fep+0
+#define LN2          0x1.62e42fefa39efp-1
+#define LOG2_E       0x1.71547652b82fep+0
 
 /* |r| <= pi/4 + a little: the first dropped term is below 1e-18. Nested: r(1 - r2/(2*3)(1 - r2/(4*5)(...))) */
 static double sin_reduced(double r)

@@ -6,7 +6,7 @@
 #include "dot.h"
 #include "vecops.h"
 
-#define SEGMENT COLIBRI_ATTN_SEGMENT
+#define SEGMENT   COLIBRI_ATTN_SEGMENT
 #define MAX_HEADS 64 /* per pass over the positions */
 
 /* Addresses of positions [begin, begin + n). */
@@ -95,8 +95,8 @@ INLINE void value_tile(const struct colibri_attention_args *a, const void *const
 }
 
 /* The dimensions behind the last whole line of 8, one head. */
-INLINE void value_tail(const struct colibri_attention_args *a, const void *const *v, uint32_t n, const float *p, float e,
-                       uint32_t h, uint32_t d, const uint32_t type)
+INLINE void value_tail(const struct colibri_attention_args *a, const void *const *v, uint32_t n, const float *p,
+                       float e, uint32_t h, uint32_t d, const uint32_t type)
 {
     const __m256i mask = first8(a->v_dim - d);
     __m256 acc = _mm256_setzero_ps();

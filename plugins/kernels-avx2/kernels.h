@@ -5,8 +5,8 @@
 
 #include "colibri/kernel.h"
 
-#define N_MATMUL32 7
-#define N_MATMUL256 6
+#define N_MATMUL32    7
+#define N_MATMUL256   6
 #define N_MATMUL_ROWS 3
 
 extern const struct colibri_matmul clb_avx2_matmul32[N_MATMUL32];
@@ -16,13 +16,13 @@ extern const struct colibri_vecops clb_avx2_vecops;
 
 #define AVX2_RANK 200
 
-#define MATMUL_COMPONENT(type, fmt, lay, activation)                                                             \
-    {                                                                                                            \
-        .struct_size = sizeof(struct colibri_matmul), .gguf_type = COLIBRI_TYPE_##type, .layout = (lay),         \
-        .max_ulp = COLIBRI_EXACT, .rank = AVX2_RANK, .min_x = 1, .name = "avx2." #fmt, .act = (activation),      \
-        .run = run_##fmt                                                                                         \
+#define MATMUL_COMPONENT(type, fmt, lay, activation)                                                                   \
+    {                                                                                                                  \
+        .struct_size = sizeof(struct colibri_matmul), .gguf_type = COLIBRI_TYPE_##type, .layout = (lay),               \
+        .max_ulp = COLIBRI_EXACT, .rank = AVX2_RANK, .min_x = 1, .name = "avx2." #fmt, .act = (activation),            \
+        .run = run_##fmt                                                                                               \
     }
-#define X16_MATMUL(type, fmt, activation) MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_X16, activation)
+#define X16_MATMUL(type, fmt, activation)  MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_X16, activation)
 #define ROWS_MATMUL(type, fmt, activation) MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_ROWS, activation)
 
 #endif

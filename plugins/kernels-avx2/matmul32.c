@@ -78,10 +78,10 @@ INLINE void unpack_mxfp4(const struct colibri_x16_mxfp4 *w, const int half, stru
     lookup(l, _mm_add_epi8(_mm_loadu_si128((const void *)values), _mm_set1_epi8(12)));
 }
 
-#define SCALE_D(name)                                                             \
-    INLINE __m256 scale_##name(const struct colibri_x16_##name *w, const int half) \
-    {                                                                             \
-        return load_f16(w->d + 8 * half);                                         \
+#define SCALE_D(name)                                                                                                  \
+    INLINE __m256 scale_##name(const struct colibri_x16_##name *w, const int half)                                     \
+    {                                                                                                                  \
+        return load_f16(w->d + 8 * half);                                                                              \
     }
 SCALE_D(q4_0)
 SCALE_D(q4_1)
@@ -100,58 +100,58 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, is_tiny));
 }
 
-#define NAME q4_0
-#define OFFSET 8
-#define CHAIN 8
-#define SIGNED 0
+#define NAME    q4_0
+#define OFFSET  8
+#define CHAIN   8
+#define SIGNED  0
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME q4_1
-#define OFFSET 0
-#define CHAIN 8
-#define SIGNED 0
+#define NAME    q4_1
+#define OFFSET  0
+#define CHAIN   8
+#define SIGNED  0
 #define HAS_MIN 1
 #include "tile32.h"
 
-#define NAME q5_0
-#define OFFSET 16
-#define CHAIN 4
-#define SIGNED 0
+#define NAME    q5_0
+#define OFFSET  16
+#define CHAIN   4
+#define SIGNED  0
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME q5_1
-#define OFFSET 0
-#define CHAIN 4
-#define SIGNED 0
+#define NAME    q5_1
+#define OFFSET  0
+#define CHAIN   4
+#define SIGNED  0
 #define HAS_MIN 1
 #include "tile32.h"
 
-#define NAME q8_0
-#define OFFSET 0
-#define CHAIN 1
-#define SIGNED 1
+#define NAME    q8_0
+#define OFFSET  0
+#define CHAIN   1
+#define SIGNED  1
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME iq4_nl
-#define OFFSET 0
-#define CHAIN 1
-#define SIGNED 1
+#define NAME    iq4_nl
+#define OFFSET  0
+#define CHAIN   1
+#define SIGNED  1
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME mxfp4
-#define OFFSET 12
-#define CHAIN 4
-#define SIGNED 0
+#define NAME    mxfp4
+#define OFFSET  12
+#define CHAIN   4
+#define SIGNED  0
 #define HAS_MIN 0
 #include "tile32.h"
 
 const struct colibri_matmul clb_avx2_matmul32[N_MATMUL32] = {
-    X16_MATMUL(Q4_0, q4_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(Q4_1, q4_1, COLIBRI_ACT_Q8X32),
-    X16_MATMUL(Q5_0, q5_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(Q5_1, q5_1, COLIBRI_ACT_Q8X32),
-    X16_MATMUL(Q8_0, q8_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(IQ4_NL, iq4_nl, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q4_0, q4_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q4_1, q4_1, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q5_0, q5_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q5_1, q5_1, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q8_0, q8_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(IQ4_NL, iq4_nl, COLIBRI_ACT_Q8X32),
     X16_MATMUL(MXFP4, mxfp4, COLIBRI_ACT_Q8X32),
 };

@@ -19,8 +19,7 @@ INLINE void rows4(const struct colibri_matmul_args *a, uint32_t g, uint32_t r, u
     find_rows(a, g, r, valid, w);
     gather_x(a, t, 1, 1, x);
     dot_tile(w, (const float *const *)x, a->n_cols, 4, 1, type, acc);
-    store_upto4(a->y + (size_t)t * a->y_stride + 16 * (size_t)g + r, valid,
-                lanes_sum4(acc[0], acc[1], acc[2], acc[3]));
+    store_upto4(a->y + (size_t)t * a->y_stride + 16 * (size_t)g + r, valid, lanes_sum4(acc[0], acc[1], acc[2], acc[3]));
 }
 
 /* Four rows times two or three activation rows, as two tiles of two rows: their accumulators are what the registers

@@ -16,7 +16,7 @@
 #include "colibri/kernel.h"
 #include "colibri/numerics.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE   static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline))
 /* Tiles are unrolled so that accumulators live in registers; a sanitizer's checks would make that code endless. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -84,8 +84,8 @@ INLINE __m256i madd_lines(const struct lines *l, const int8_t *x, const int j, c
     for (int i = 0; i < chain; i++) {
         const __m256i q = l->q[j + i];
         const __m256i xq = broadcast32(x + 4 * (j + i));
-        const __m256i p = is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(xq, q))
-                                    : _mm256_maddubs_epi16(q, xq);
+        const __m256i p =
+            is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(xq, q)) : _mm256_maddubs_epi16(q, xq);
         s = i ? _mm256_add_epi16(s, p) : p;
     }
     return s;
@@ -205,8 +205,7 @@ INLINE __m256 exp256(__m256 x)
     p = _mm256_mul_ps(p, _mm256_castsi256_ps(pow2));
     /* both comparisons are false for a NaN, whose p is a NaN already */
     p = _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(COLIBRI_EXP_MIN), _CMP_LT_OQ), p);
-    return _mm256_blendv_ps(p, _mm256_set1_ps(INFINITY),
-                            _mm256_cmp_ps(x, _mm256_set1_ps(COLIBRI_EXP_MAX), _CMP_GT_OQ));
+    return _mm256_blendv_ps(p, _mm256_set1_ps(INFINITY), _mm256_cmp_ps(x, _mm256_set1_ps(COLIBRI_EXP_MAX), _CMP_GT_OQ));
 }
 
 #endif

@@ -7,8 +7,8 @@
  * and unpack_NAME(block, half, struct lines *), scale_NAME(block, half). Defines run_NAME(args). */
 
 #define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
-#define BLOCK struct CAT(colibri_x16_, NAME)
+#define CAT(a, b)  CAT_(a, b)
+#define BLOCK      struct CAT(colibri_x16_, NAME)
 
 /* `halves` halves from `half0` on of one group of 16 rows, times `tile` activation rows from t on, of which `count`
  * are stored. */
@@ -39,10 +39,9 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, co
             for (int i = 0; i < tile; i++) {
                 const struct colibri_act_q8x32 *const xb = (const struct colibri_act_q8x32 *)x[i] + b;
                 const __m256i sum = broadcast32(&xb->sum);
-                const __m256i init = OFFSET ? _mm256_mullo_epi32(sum, _mm256_set1_epi32(-OFFSET))
-                                            : _mm256_setzero_si256();
-                const __m256i s =
-                    dot_lines_scaled(init, &l, xb->q, 8, CHAIN, SIGNED, _mm256_set1_epi16(1));
+                const __m256i init =
+                    OFFSET ? _mm256_mullo_epi32(sum, _mm256_set1_epi32(-OFFSET)) : _mm256_setzero_si256();
+                const __m256i s = dot_lines_scaled(init, &l, xb->q, 8, CHAIN, SIGNED, _mm256_set1_epi16(1));
                 const __m256 dx = _mm256_set1_ps(xb->d);
                 acc[h][i] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(s), acc[h][i]);
 #if HAS_MIN

@@ -1,7 +1,7 @@
 /* Vector operations, and their table. Definitions: core/ops. */
+#include "vecops.h"
 #include "kernels.h"
 #include "simd.h"
-#include "vecops.h"
 
 /* Elements [i, i + 8) of p, those below n only. */
 INLINE __m256 load_upto(const float *p, size_t i, size_t n)

@@ -6,7 +6,7 @@
 #include "dot.h"
 #include "vecops.h"
 
-#define SEGMENT COLIBRI_ATTN_SEGMENT
+#define SEGMENT   COLIBRI_ATTN_SEGMENT
 #define MAX_HEADS 64 /* per pass over the positions */
 
 /* Addresses of positions [begin, begin + n). */

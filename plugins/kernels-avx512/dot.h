@@ -55,8 +55,7 @@ INLINE void dot_tile(const void *const *w, const float *const *x, size_t n, cons
             const __m512 wv = load_row_tail(w[r], i, type, mask);
             UNROLL
             for (int t = 0; t < tile; t++)
-                acc[r * tile + t] =
-                    _mm512_fmadd_ps(wv, _mm512_maskz_loadu_ps(mask, x[t] + i), acc[r * tile + t]);
+                acc[r * tile + t] = _mm512_fmadd_ps(wv, _mm512_maskz_loadu_ps(mask, x[t] + i), acc[r * tile + t]);
         }
     }
 }

@@ -23,10 +23,8 @@ INLINE __m512i twice16(__m512i v)
 INLINE void scales_6bit(const uint32_t s[3][16], __m512i *scale, __m512i *pair)
 {
     const __m512i s0 = _mm512_loadu_si512(s[0]), s1 = _mm512_loadu_si512(s[1]), s2 = _mm512_loadu_si512(s[2]);
-    const __m512i sc[2] = {and8(s0, 63),
-                           _mm512_or_si512(low_nibbles(s2), and8(_mm512_srli_epi32(s0, 2), 48))};
-    const __m512i mn[2] = {and8(s1, 63),
-                           _mm512_or_si512(high_nibbles(s2), and8(_mm512_srli_epi32(s1, 2), 48))};
+    const __m512i sc[2] = {and8(s0, 63), _mm512_or_si512(low_nibbles(s2), and8(_mm512_srli_epi32(s0, 2), 48))};
+    const __m512i mn[2] = {and8(s1, 63), _mm512_or_si512(high_nibbles(s2), and8(_mm512_srli_epi32(s1, 2), 48))};
     UNROLL
     for (int k = 0; k < 8; k++) {
         scale[k] = scale_form(byte32(sc[k / 4], k % 4));
@@ -188,72 +186,72 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, int b, const int k
     lines_signed(l, 8);
 }
 
-#define NAME q4_k
-#define CHUNKS 4
-#define SUBS 2
-#define OFFSET 0
-#define CHAIN 8
-#define SIGNED 0
-#define HAS_MIN 1
+#define NAME     q4_k
+#define CHUNKS   4
+#define SUBS     2
+#define OFFSET   0
+#define CHAIN    8
+#define SIGNED   0
+#define HAS_MIN  1
 #define PREFETCH 0
 #include "tile256.h"
 
-#define NAME q5_k
-#define CHUNKS 4
-#define SUBS 2
-#define OFFSET 0
-#define CHAIN 4
-#define SIGNED 0
-#define HAS_MIN 1
+#define NAME     q5_k
+#define CHUNKS   4
+#define SUBS     2
+#define OFFSET   0
+#define CHAIN    4
+#define SIGNED   0
+#define HAS_MIN  1
 #define PREFETCH 0
 #include "tile256.h"
 
-#define NAME q6_k
-#define CHUNKS 2
-#define SUBS 8
-#define OFFSET 32
-#define CHAIN 2
-#define SIGNED 0
-#define HAS_MIN 0
+#define NAME     q6_k
+#define CHUNKS   2
+#define SUBS     8
+#define OFFSET   32
+#define CHAIN    2
+#define SIGNED   0
+#define HAS_MIN  0
 #define PREFETCH 1
 #include "tile256.h"
 
-#define NAME q2_k
-#define CHUNKS 2
-#define SUBS 8
-#define OFFSET 0
-#define CHAIN 4
-#define SIGNED 0
-#define HAS_MIN 1
+#define NAME     q2_k
+#define CHUNKS   2
+#define SUBS     8
+#define OFFSET   0
+#define CHAIN    4
+#define SIGNED   0
+#define HAS_MIN  1
 #define PREFETCH 0
 #include "tile256.h"
 
-#define NAME q3_k
-#define CHUNKS 2
-#define SUBS 8
-#define OFFSET 4
-#define CHAIN 4
-#define SIGNED 0
-#define HAS_MIN 0
+#define NAME     q3_k
+#define CHUNKS   2
+#define SUBS     8
+#define OFFSET   4
+#define CHAIN    4
+#define SIGNED   0
+#define HAS_MIN  0
 #define PREFETCH 0
 #include "tile256.h"
 
-#define NAME iq4_xs
+#define NAME   iq4_xs
 #define CHUNKS 8
-#define SUBS 1
+#define SUBS   1
 #if VNNI
 #define OFFSET 128
 #else
 #define OFFSET 0
 #endif
-#define CHAIN 1
-#define SIGNED 1
-#define HAS_MIN 0
+#define CHAIN    1
+#define SIGNED   1
+#define HAS_MIN  0
 #define PREFETCH 0
 #include "tile256.h"
 
 const struct colibri_matmul TABLE[] = {
-    X16_MATMUL(Q4_K, q4_k, COLIBRI_ACT_Q8X256),     X16_MATMUL(Q5_K, q5_k, COLIBRI_ACT_Q8X256),
-    X16_MATMUL(Q6_K, q6_k, COLIBRI_ACT_Q8X256),     X16_MATMUL(Q2_K, q2_k, COLIBRI_ACT_Q8X256),
-    X16_MATMUL(Q3_K, q3_k, COLIBRI_ACT_Q8X256),     X16_MATMUL(IQ4_XS, iq4_xs, COLIBRI_ACT_Q8X256),
+    X16_MATMUL(Q4_K, q4_k, COLIBRI_ACT_Q8X256), X16_MATMUL(Q5_K, q5_k, COLIBRI_ACT_Q8X256),
+    X16_MATMUL(Q6_K, q6_k, COLIBRI_ACT_Q8X256), X16_MATMUL(Q2_K, q2_k, COLIBRI_ACT_Q8X256),
+    X16_MATMUL(Q3_K, q3_k, COLIBRI_ACT_Q8X256), X16_MATMUL(IQ4_XS, iq4_xs, COLIBRI_ACT_Q8X256),
 };

@@ -75,10 +75,10 @@ INLINE void unpack_mxfp4(const struct colibri_x16_mxfp4 *w, struct lines *l)
     lookup(l, _mm_add_epi8(_mm_loadu_si128((const void *)values), _mm_set1_epi8(12)));
 }
 
-#define SCALE_D(name)                                                  \
-    INLINE __m512 scale_##name(const struct colibri_x16_##name *w)     \
-    {                                                                  \
-        return load_f16(w->d);                                         \
+#define SCALE_D(name)                                                                                                  \
+    INLINE __m512 scale_##name(const struct colibri_x16_##name *w)                                                     \
+    {                                                                                                                  \
+        return load_f16(w->d);                                                                                         \
     }
 SCALE_D(q4_0)
 SCALE_D(q4_1)
@@ -93,64 +93,63 @@ INLINE __m512 scale_mxfp4(const struct colibri_x16_mxfp4 *w)
     const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)w->e));
     const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
     const __m512i tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
-    return _mm512_castsi512_ps(
-        _mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2)), tiny));
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2)), tiny));
 }
 
 #define SIGNED_OFFSET (VNNI ? 128 : 0) /* see lines_signed */
 
-#define NAME q4_0
-#define OFFSET 8
-#define CHAIN 8
-#define SIGNED 0
+#define NAME    q4_0
+#define OFFSET  8
+#define CHAIN   8
+#define SIGNED  0
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME q4_1
-#define OFFSET 0
-#define CHAIN 8
-#define SIGNED 0
+#define NAME    q4_1
+#define OFFSET  0
+#define CHAIN   8
+#define SIGNED  0
 #define HAS_MIN 1
 #include "tile32.h"
 
-#define NAME q5_0
-#define OFFSET 16
-#define CHAIN 4
-#define SIGNED 0
+#define NAME    q5_0
+#define OFFSET  16
+#define CHAIN   4
+#define SIGNED  0
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME q5_1
-#define OFFSET 0
-#define CHAIN 4
-#define SIGNED 0
+#define NAME    q5_1
+#define OFFSET  0
+#define CHAIN   4
+#define SIGNED  0
 #define HAS_MIN 1
 #include "tile32.h"
 
-#define NAME q8_0
-#define OFFSET SIGNED_OFFSET
-#define CHAIN 1
-#define SIGNED 1
+#define NAME    q8_0
+#define OFFSET  SIGNED_OFFSET
+#define CHAIN   1
+#define SIGNED  1
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME iq4_nl
-#define OFFSET SIGNED_OFFSET
-#define CHAIN 1
-#define SIGNED 1
+#define NAME    iq4_nl
+#define OFFSET  SIGNED_OFFSET
+#define CHAIN   1
+#define SIGNED  1
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME mxfp4
-#define OFFSET 12
-#define CHAIN 4
-#define SIGNED 0
+#define NAME    mxfp4
+#define OFFSET  12
+#define CHAIN   4
+#define SIGNED  0
 #define HAS_MIN 0
 #include "tile32.h"
 
 const struct colibri_matmul TABLE[] = {
-    X16_MATMUL(Q4_0, q4_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(Q4_1, q4_1, COLIBRI_ACT_Q8X32),
-    X16_MATMUL(Q5_0, q5_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(Q5_1, q5_1, COLIBRI_ACT_Q8X32),
-    X16_MATMUL(Q8_0, q8_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(IQ4_NL, iq4_nl, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q4_0, q4_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q4_1, q4_1, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q5_0, q5_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q5_1, q5_1, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q8_0, q8_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(IQ4_NL, iq4_nl, COLIBRI_ACT_Q8X32),
     X16_MATMUL(MXFP4, mxfp4, COLIBRI_ACT_Q8X32),
 };

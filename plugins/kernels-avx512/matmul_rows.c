@@ -68,8 +68,8 @@ static void run_bf16(const struct colibri_matmul_args *a)
     run_rows(a, COLIBRI_TYPE_BF16);
 }
 
-#define PREFIX "avx512"
-#define RANK AVX512_RANK
+#define PREFIX    "avx512"
+#define RANK      AVX512_RANK
 #define CPU_EXTRA 0
 
 const struct colibri_matmul clb_avx512_matmul_rows[N_MATMUL_ROWS] = {

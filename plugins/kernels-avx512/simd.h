@@ -15,7 +15,7 @@
 #include "colibri/kernel.h"
 #include "colibri/numerics.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE   static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline))
 /* Tiles are unrolled so that accumulators live in registers; a sanitizer's checks would make that code endless. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

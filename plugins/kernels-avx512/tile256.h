@@ -13,10 +13,10 @@
  * Defines run_NAME(args). */
 
 #define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
-#define BLOCK struct CAT(colibri_x16_, NAME)
-#define N_SUB (CHUNKS * SUBS)
-#define LINES (64 / N_SUB)
+#define CAT(a, b)  CAT_(a, b)
+#define BLOCK      struct CAT(colibri_x16_, NAME)
+#define N_SUB      (CHUNKS * SUBS)
+#define LINES      (64 / N_SUB)
 
 INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, uint32_t count,
                              const int tile)
@@ -46,8 +46,8 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, ui
                 UNROLL
                 for (int i = 0; i < tile; i++) {
                     const struct colibri_act_q8x256 *const xb = (const struct colibri_act_q8x256 *)x[i] + b;
-                    isum[i] = dot_lines_scaled(isum[i], &l, xb->q + (c * SUBS + k) * LINES * 4, LINES, CHAIN, SIGNED,
-                                               sc);
+                    isum[i] =
+                        dot_lines_scaled(isum[i], &l, xb->q + (c * SUBS + k) * LINES * 4, LINES, CHAIN, SIGNED, sc);
                 }
             }
         }

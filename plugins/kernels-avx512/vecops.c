@@ -1,23 +1,23 @@
 /* Vector operations, and their table. Definitions: core/ops. */
+#include "vecops.h"
 #include "kernels.h"
 #include "simd.h"
-#include "vecops.h"
 
 /* Runs BODY with i = 0, 16, .. and the mask m of the elements that exist. */
-#define FOR_LINES(n, BODY)                                        \
-    do {                                                          \
-        size_t i = 0;                                             \
-        for (; i + 16 <= (n); i += 16) {                          \
-            const __mmask16 m = 0xffff;                           \
-            BODY                                                  \
-        }                                                         \
-        if (i < (n)) {                                            \
-            const __mmask16 m = first16((n) - i);                 \
-            BODY                                                  \
-        }                                                         \
+#define FOR_LINES(n, BODY)                                                                                             \
+    do {                                                                                                               \
+        size_t i = 0;                                                                                                  \
+        for (; i + 16 <= (n); i += 16) {                                                                               \
+            const __mmask16 m = 0xffff;                                                                                \
+            BODY                                                                                                       \
+        }                                                                                                              \
+        if (i < (n)) {                                                                                                 \
+            const __mmask16 m = first16((n)-i);                                                                        \
+            BODY                                                                                                       \
+        }                                                                                                              \
     } while (0)
 
-#define LOAD(p) _mm512_maskz_loadu_ps(m, (p) + i)
+#define LOAD(p)     _mm512_maskz_loadu_ps(m, (p) + i)
 #define STORE(p, v) _mm512_mask_storeu_ps((p) + i, m, v)
 
 static void rms_norm(float *y, const float *x, const float *w, size_t n, float eps)
@@ -62,8 +62,8 @@ static void rope_norm(float *x, const float *cs, size_t n)
         const __m512 t = LOAD(cs);
         const __m512 a = _mm512_moveldup_ps(v);
         const __m512 b = _mm512_movehdup_ps(v);
-        const __m512 swapped = _mm512_permute_ps(t, 0xb1);                         /* sin, cos */
-        const __m512 bt = _mm512_xor_ps(_mm512_mul_ps(b, swapped), odd_bits);      /* -(b sin), b cos */
+        const __m512 swapped = _mm512_permute_ps(t, 0xb1);                    /* sin, cos */
+        const __m512 bt = _mm512_xor_ps(_mm512_mul_ps(b, swapped), odd_bits); /* -(b sin), b cos */
         STORE(x, _mm512_fmadd_ps(a, t, bt));
     });
 }
@@ -116,7 +116,8 @@ static void scale(float *y, float s, size_t n)
     FOR_LINES(n, { STORE(y, _mm512_mul_ps(LOAD(y), sv)); });
 }
 
-/* colibri_act_block of n = 16 * lines elements: scale to d, codes as 32-bit lanes; returns 0 for a block without codes. */
+/* colibri_act_block of n = 16 * lines elements: scale to d, codes as 32-bit lanes; returns 0 for a block without codes.
+ */
 INLINE int act_block(const float *x, const int lines, float *d, __m512i *q)
 {
     const __m512i abs_bits = _mm512_set1_epi32(0x7fffffff);

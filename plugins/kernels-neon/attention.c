@@ -6,7 +6,7 @@
 #include "dot.h"
 #include "vecops.h"
 
-#define SEGMENT COLIBRI_ATTN_SEGMENT
+#define SEGMENT   COLIBRI_ATTN_SEGMENT
 #define MAX_HEADS 64 /* per pass over the positions */
 
 /* Addresses of positions [begin, begin + n). */
@@ -101,8 +101,8 @@ INLINE void value_tile(const struct colibri_attention_args *a, const void *const
 }
 
 /* The dimensions behind the last whole line of 16, one head. */
-INLINE void value_tail(const struct colibri_attention_args *a, const void *const *v, uint32_t n, const float *p, float e,
-                       uint32_t h, uint32_t d, const uint32_t type)
+INLINE void value_tail(const struct colibri_attention_args *a, const void *const *v, uint32_t n, const float *p,
+                       float e, uint32_t h, uint32_t d, const uint32_t type)
 {
     const size_t left = a->v_dim - d;
     struct lanes acc = lanes_zero();

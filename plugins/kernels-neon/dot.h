@@ -57,8 +57,7 @@ INLINE void dot_tile(const void *const *w, const float *const *x, size_t n, cons
         struct lanes xv[2];
         UNROLL
         for (int t = 0; t < tile; t++)
-            xv[t] = left >= 16 ? load_row16(x[t], i, COLIBRI_TYPE_F32)
-                               : load_row_part(x[t], i, left, COLIBRI_TYPE_F32);
+            xv[t] = left >= 16 ? load_row16(x[t], i, COLIBRI_TYPE_F32) : load_row_part(x[t], i, left, COLIBRI_TYPE_F32);
         UNROLL
         for (int r = 0; r < rows; r++) {
             const struct lanes wv = left >= 16 ? load_row16(w[r], i, type) : load_row_part(w[r], i, left, type);

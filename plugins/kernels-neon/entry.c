@@ -32,6 +32,7 @@ static const void *get(const char *iface, uint32_t index)
 }
 
 COLIBRI_PLUGIN_DEFINE(colibri_kernels_neon, NULL, get, .kinds = COLIBRI_KIND_KERNEL, .rank = NEON_RANK,
-                      .cpu = {0, COLIBRI_CPU1(NEON) | COLIBRI_CPU1(ASIMDDP)},
-                      .id = "colibri.kernels-neon", .version = "1.0.0",
-                      .summary = "matrix products and vector operations for NEON with the dot product", .license = "MIT");
+                      .cpu = {0, COLIBRI_CPU1(NEON) | COLIBRI_CPU1(ASIMDDP)}, .id = "colibri.kernels-neon",
+                      .version = "1.0.0",
+                      .summary = "matrix products and vector operations for NEON with the dot product",
+                      .license = "MIT");

@@ -181,50 +181,50 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int quarter,
     }
 }
 
-#define NAME q4_k
-#define CHUNKS 4
-#define SUBS 2
-#define OFFSET 0
+#define NAME    q4_k
+#define CHUNKS  4
+#define SUBS    2
+#define OFFSET  0
 #define HAS_MIN 1
 #include "tile256.h"
 
-#define NAME q5_k
-#define CHUNKS 4
-#define SUBS 2
-#define OFFSET 0
+#define NAME    q5_k
+#define CHUNKS  4
+#define SUBS    2
+#define OFFSET  0
 #define HAS_MIN 1
 #include "tile256.h"
 
-#define NAME q6_k
-#define CHUNKS 2
-#define SUBS 8
-#define OFFSET 32
+#define NAME    q6_k
+#define CHUNKS  2
+#define SUBS    8
+#define OFFSET  32
 #define HAS_MIN 0
 #include "tile256.h"
 
-#define NAME q2_k
-#define CHUNKS 2
-#define SUBS 8
-#define OFFSET 0
+#define NAME    q2_k
+#define CHUNKS  2
+#define SUBS    8
+#define OFFSET  0
 #define HAS_MIN 1
 #include "tile256.h"
 
-#define NAME q3_k
-#define CHUNKS 2
-#define SUBS 8
-#define OFFSET 4
+#define NAME    q3_k
+#define CHUNKS  2
+#define SUBS    8
+#define OFFSET  4
 #define HAS_MIN 0
 #include "tile256.h"
 
-#define NAME iq4_xs
-#define CHUNKS 8
-#define SUBS 1
-#define OFFSET 0
+#define NAME    iq4_xs
+#define CHUNKS  8
+#define SUBS    1
+#define OFFSET  0
 #define HAS_MIN 0
 #include "tile256.h"
 
 const struct colibri_matmul clb_neon_matmul256[N_MATMUL256] = {
-    X16_MATMUL(Q4_K, q4_k, COLIBRI_ACT_Q8X256),     X16_MATMUL(Q5_K, q5_k, COLIBRI_ACT_Q8X256),
-    X16_MATMUL(Q6_K, q6_k, COLIBRI_ACT_Q8X256),     X16_MATMUL(Q2_K, q2_k, COLIBRI_ACT_Q8X256),
-    X16_MATMUL(Q3_K, q3_k, COLIBRI_ACT_Q8X256),     X16_MATMUL(IQ4_XS, iq4_xs, COLIBRI_ACT_Q8X256),
+    X16_MATMUL(Q4_K, q4_k, COLIBRI_ACT_Q8X256), X16_MATMUL(Q5_K, q5_k, COLIBRI_ACT_Q8X256),
+    X16_MATMUL(Q6_K, q6_k, COLIBRI_ACT_Q8X256), X16_MATMUL(Q2_K, q2_k, COLIBRI_ACT_Q8X256),
+    X16_MATMUL(Q3_K, q3_k, COLIBRI_ACT_Q8X256), X16_MATMUL(IQ4_XS, iq4_xs, COLIBRI_ACT_Q8X256),
 };

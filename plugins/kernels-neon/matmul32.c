@@ -86,10 +86,10 @@ INLINE void unpack_mxfp4(const struct colibri_x16_mxfp4 *w, const int quarter, s
     unpack_lookup(w->q, quarter, values, l);
 }
 
-#define SCALE_D(name)                                                                       \
-    INLINE float32x4_t scale_##name(const struct colibri_x16_##name *w, const int quarter)  \
-    {                                                                                       \
-        return load_f16(w->d + 4 * quarter);                                                \
+#define SCALE_D(name)                                                                                                  \
+    INLINE float32x4_t scale_##name(const struct colibri_x16_##name *w, const int quarter)                             \
+    {                                                                                                                  \
+        return load_f16(w->d + 4 * quarter);                                                                           \
     }
 SCALE_D(q4_0)
 SCALE_D(q4_1)
@@ -106,44 +106,44 @@ INLINE float32x4_t scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int quar
     return vld1q_f32(d);
 }
 
-#define NAME q4_0
-#define OFFSET 8
+#define NAME    q4_0
+#define OFFSET  8
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME q4_1
-#define OFFSET 0
+#define NAME    q4_1
+#define OFFSET  0
 #define HAS_MIN 1
 #include "tile32.h"
 
-#define NAME q5_0
-#define OFFSET 16
+#define NAME    q5_0
+#define OFFSET  16
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME q5_1
-#define OFFSET 0
+#define NAME    q5_1
+#define OFFSET  0
 #define HAS_MIN 1
 #include "tile32.h"
 
-#define NAME q8_0
-#define OFFSET 0
+#define NAME    q8_0
+#define OFFSET  0
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME iq4_nl
-#define OFFSET 0
+#define NAME    iq4_nl
+#define OFFSET  0
 #define HAS_MIN 0
 #include "tile32.h"
 
-#define NAME mxfp4
-#define OFFSET 0
+#define NAME    mxfp4
+#define OFFSET  0
 #define HAS_MIN 0
 #include "tile32.h"
 
 const struct colibri_matmul clb_neon_matmul32[N_MATMUL32] = {
-    X16_MATMUL(Q4_0, q4_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(Q4_1, q4_1, COLIBRI_ACT_Q8X32),
-    X16_MATMUL(Q5_0, q5_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(Q5_1, q5_1, COLIBRI_ACT_Q8X32),
-    X16_MATMUL(Q8_0, q8_0, COLIBRI_ACT_Q8X32),     X16_MATMUL(IQ4_NL, iq4_nl, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q4_0, q4_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q4_1, q4_1, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q5_0, q5_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q5_1, q5_1, COLIBRI_ACT_Q8X32),
+    X16_MATMUL(Q8_0, q8_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(IQ4_NL, iq4_nl, COLIBRI_ACT_Q8X32),
     X16_MATMUL(MXFP4, mxfp4, COLIBRI_ACT_Q8X32),
 };

@@ -11,7 +11,7 @@
 #include "colibri/kernel.h"
 #include "colibri/numerics.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE   static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline))
 /* Tiles are unrolled so that accumulators live in registers; a sanitizer's checks would make that code endless. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -145,10 +145,10 @@ INLINE float32x4_t lanes_sum4(const struct lanes *a, const struct lanes *b, cons
                               const struct lanes *d)
 {
     const float32x4_t a4 = lanes_fold4(a), b4 = lanes_fold4(b), c4 = lanes_fold4(c), d4 = lanes_fold4(d);
-    const float32x4_t ab = vcombine_f32(vadd_f32(vget_low_f32(a4), vget_high_f32(a4)),
-                                        vadd_f32(vget_low_f32(b4), vget_high_f32(b4)));
-    const float32x4_t cd = vcombine_f32(vadd_f32(vget_low_f32(c4), vget_high_f32(c4)),
-                                        vadd_f32(vget_low_f32(d4), vget_high_f32(d4)));
+    const float32x4_t ab =
+        vcombine_f32(vadd_f32(vget_low_f32(a4), vget_high_f32(a4)), vadd_f32(vget_low_f32(b4), vget_high_f32(b4)));
+    const float32x4_t cd =
+        vcombine_f32(vadd_f32(vget_low_f32(c4), vget_high_f32(c4)), vadd_f32(vget_low_f32(d4), vget_high_f32(d4)));
     return vpaddq_f32(ab, cd);
 }
 

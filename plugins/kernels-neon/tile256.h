@@ -11,10 +11,10 @@
  * Defines run_NAME(args). */
 
 #define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
-#define BLOCK struct CAT(colibri_x16_, NAME)
-#define N_SUB (CHUNKS * SUBS)
-#define LINES (64 / N_SUB)
+#define CAT(a, b)  CAT_(a, b)
+#define BLOCK      struct CAT(colibri_x16_, NAME)
+#define N_SUB      (CHUNKS * SUBS)
+#define LINES      (64 / N_SUB)
 
 /* One superblock of one quarter: adds to acc[0 .. tile). */
 INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int quarter, const void *const *x, uint32_t b, const int tile,

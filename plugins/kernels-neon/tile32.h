@@ -5,8 +5,8 @@
  * and unpack_NAME(block, quarter, struct lines *), scale_NAME(block, quarter). Defines run_NAME(args). */
 
 #define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
-#define BLOCK struct CAT(colibri_x16_, NAME)
+#define CAT(a, b)  CAT_(a, b)
+#define BLOCK      struct CAT(colibri_x16_, NAME)
 
 /* One group of 16 rows times `tile` activation rows from t on, of which `count` are stored. */
 INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, uint32_t count,

@@ -1,7 +1,7 @@
 /* Vector operations, and their table. Definitions: core/ops. */
+#include "vecops.h"
 #include "kernels.h"
 #include "simd.h"
-#include "vecops.h"
 
 static void rms_norm(float *y, const float *x, const float *w, size_t n, float eps)
 {

@@ -13,7 +13,7 @@ static double now(void)
 }
 
 #define STREAM_BYTES ((size_t)256 << 20) /* far beyond any cache of one core */
-#define COLS 2048u
+#define COLS         2048u
 
 static void *must(size_t bytes)
 {
@@ -83,8 +83,17 @@ void bench_matmul(const struct colibri_matmul *m)
         const uint32_t n = tokens[i];
         const uint32_t used = n == 1 ? groups : groups / 64;
         const struct colibri_matmul_args a = {
-            .struct_size = sizeof(a), .n_rows = 16 * used, .n_cols = COLS, .n_x = n, .group_end = used, .w = w,
-            .group_stride = group_bytes, .x = x, .x_stride = x_stride, .y = y, .y_stride = 16 * used,
+            .struct_size = sizeof(a),
+            .n_rows = 16 * used,
+            .n_cols = COLS,
+            .n_x = n,
+            .group_end = used,
+            .w = w,
+            .group_stride = group_bytes,
+            .x = x,
+            .x_stride = x_stride,
+            .y = y,
+            .y_stride = 16 * used,
             .scratch = m->scratch_bytes ? scratch : NULL,
         };
         const double t = time_run(m, &a);
@@ -105,17 +114,17 @@ void bench_matmul(const struct colibri_matmul *m)
 
 /* ---- vector operations ----------------------------------------------------------------------------------------- */
 
-#define BENCH_VEC(label, items, call)                                                     \
-    do {                                                                                  \
-        double best = 1e30;                                                               \
-        for (int rep = 0; rep < 20; rep++) {                                              \
-            const double t0 = now();                                                      \
-            for (int k = 0; k < 200; k++)                                                 \
-                call;                                                                     \
-            const double dt = (now() - t0) / 200;                                         \
-            best = dt < best ? dt : best;                                                 \
-        }                                                                                 \
-        printf("%-18s %-9s %8.3f ns/element\n", v->name, label, best * 1e9 / (items));    \
+#define BENCH_VEC(label, items, call)                                                                                  \
+    do {                                                                                                               \
+        double best = 1e30;                                                                                            \
+        for (int rep = 0; rep < 20; rep++) {                                                                           \
+            const double t0 = now();                                                                                   \
+            for (int k = 0; k < 200; k++)                                                                              \
+                call;                                                                                                  \
+            const double dt = (now() - t0) / 200;                                                                      \
+            best = dt < best ? dt : best;                                                                              \
+        }                                                                                                              \
+        printf("%-18s %-9s %8.3f ns/element\n", v->name, label, best * 1e9 / (items));                                 \
     } while (0)
 
 static void bench_attention(const struct colibri_vecops *v, uint32_t heads)
@@ -133,9 +142,23 @@ static void bench_attention(const struct colibri_vecops *v, uint32_t heads)
     for (uint32_t i = 0; i < heads * DIM; i++)
         q[i] = 0.01f * (float)(i % 100);
     const struct colibri_attention_args a = {
-        .struct_size = sizeof(a), .n_heads = heads, .k_dim = DIM, .v_dim = DIM, .n_kv = N_KV, .page_tokens = PAGE,
-        .k_type = COLIBRI_TYPE_F16, .v_type = COLIBRI_TYPE_F16, .k_pages = k, .v_pages = val, .q = q, .q_stride = DIM,
-        .scale = 0.09f, .scores = s, .score_stride = N_KV, .out = out, .out_stride = DIM,
+        .struct_size = sizeof(a),
+        .n_heads = heads,
+        .k_dim = DIM,
+        .v_dim = DIM,
+        .n_kv = N_KV,
+        .page_tokens = PAGE,
+        .k_type = COLIBRI_TYPE_F16,
+        .v_type = COLIBRI_TYPE_F16,
+        .k_pages = k,
+        .v_pages = val,
+        .q = q,
+        .q_stride = DIM,
+        .scale = 0.09f,
+        .scores = s,
+        .score_stride = N_KV,
+        .out = out,
+        .out_stride = DIM,
     };
     double best = 1e30;
     for (int rep = 0; rep < 60; rep++) {

@@ -17,10 +17,10 @@
 
 struct options {
     uint64_t seed;
-    uint32_t cases;      /* per component and check */
-    int64_t only_case;   /* -1: all */
-    uint64_t work;       /* about this many multiplications per case at most */
-    const char *filter;  /* part of a component's name, or NULL */
+    uint32_t cases;     /* per component and check */
+    int64_t only_case;  /* -1: all */
+    uint64_t work;      /* about this many multiplications per case at most */
+    const char *filter; /* part of a component's name, or NULL */
     bool verbose;
 };
 
@@ -31,9 +31,9 @@ struct rng {
 };
 
 uint64_t rng_next(struct rng *r);
-uint32_t rng_below(struct rng *r, uint32_t n);                /* [0, n) */
-uint32_t rng_range(struct rng *r, uint32_t lo, uint32_t hi);  /* [lo, hi] */
-float rng_unit(struct rng *r);                                /* [-1, 1) */
+uint32_t rng_below(struct rng *r, uint32_t n);               /* [0, n) */
+uint32_t rng_range(struct rng *r, uint32_t lo, uint32_t hi); /* [lo, hi] */
+float rng_unit(struct rng *r);                               /* [-1, 1) */
 void rng_bytes(struct rng *r, void *p, size_t n);
 /* Floats of one of several kinds: ordinary, wide, tiny, equal, with infinities and NaN (only if `specials`). */
 void rng_floats(struct rng *r, float *x, size_t n, bool specials);
@@ -44,7 +44,7 @@ struct rng rng_case(const struct options *o, const char *name, uint32_t number);
 struct guarded {
     char *map;
     size_t map_size;
-    void *p;       /* n bytes, aligned as asked; as near to the guard as the alignment allows */
+    void *p; /* n bytes, aligned as asked; as near to the guard as the alignment allows */
     size_t n;
 };
 
@@ -57,7 +57,7 @@ void guarded_free(struct guarded *g);
 struct report {
     const struct options *o;
     uint32_t failures, cases;
-    bool quiet;           /* self-test: count, print nothing */
+    bool quiet; /* self-test: count, print nothing */
 };
 
 /* Describes the case that runs now; printed with its first failure, and if it crashes. */
@@ -100,10 +100,10 @@ struct fmt {
     const char *name;
     uint32_t layout;
     uint32_t block_cols;
-    size_t block_bytes;  /* of a packed block of 16 rows, or of one element in row layout */
+    size_t block_bytes; /* of a packed block of 16 rows, or of one element in row layout */
     const char *act;
-    size_t act_bytes;    /* of block_cols activations */
-    size_t n_half;       /* f16 scales at the start of a packed block: d[16], and with minimums 16 more */
+    size_t act_bytes; /* of block_cols activations */
+    size_t n_half;    /* f16 scales at the start of a packed block: d[16], and with minimums 16 more */
 };
 
 const struct fmt *fmt_find(uint32_t type);

@@ -126,14 +126,33 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
     memcpy(scores.p, want_scores, scores_len * 4);
     memcpy(sums.p, want_sums, heads * 8);
     rng_floats(r, q.p, q_len, specials && rng_below(r, 4) == 0);
+    const bool zeros = rng_below(r, 12) == 0; /* with a negative scale all scores are -0, and M must be +0 */
+    if (zeros)
+        memset(q.p, 0, q_len * 4);
     for (uint32_t h = 0; h < heads; h++)
         ((float *)sinks.p)[h] = rng_unit(r) * 4.0f;
 
     struct colibri_attention_args a = {
-        .struct_size = sizeof(a), .n_heads = heads, .k_dim = k_dim, .v_dim = v_dim, .n_kv = n_kv,
-        .page_tokens = page_tokens, .k_type = k_type, .v_type = v_type, .k_pages = k.p, .v_pages = vals.p, .q = q.p,
-        .q_stride = q_stride, .scale = rng_below(r, 4) ? 0.125f : 1.0f, .sinks = with_sinks ? sinks.p : NULL,
-        .scores = want_scores, .score_stride = score_stride, .out = want_out, .out_stride = out_stride,
+        .struct_size = sizeof(a),
+        .n_heads = heads,
+        .k_dim = k_dim,
+        .v_dim = v_dim,
+        .n_kv = n_kv,
+        .page_tokens = page_tokens,
+        .k_type = k_type,
+        .v_type = v_type,
+        .k_pages = k.p,
+        .v_pages = vals.p,
+        .q = q.p,
+        .q_stride = q_stride,
+        .scale = zeros             ? -1.0f
+                 : rng_below(r, 4) ? 0.125f
+                                   : 1.0f,
+        .sinks = with_sinks ? sinks.p : NULL,
+        .scores = want_scores,
+        .score_stride = score_stride,
+        .out = want_out,
+        .out_stride = out_stride,
         .max_sum = with_sums ? want_sums : NULL,
     };
     clb_ref_attention(&a);

@@ -107,9 +107,19 @@ static void run_case(struct report *rep, const struct colibri_matmul *m, const s
         ((uint32_t *)index.p)[t] = rng_below(&r, s.n_act);
 
     struct colibri_matmul_args a = {
-        .struct_size = sizeof(a), .n_rows = s.rows, .n_cols = s.cols, .n_x = s.n_x, .group_begin = s.group_begin,
-        .group_end = s.group_end, .w = w.p, .group_stride = group_bytes, .x = x.p, .x_stride = s.x_stride,
-        .x_index = s.indexed ? index.p : NULL, .y = want, .y_stride = s.y_stride,
+        .struct_size = sizeof(a),
+        .n_rows = s.rows,
+        .n_cols = s.cols,
+        .n_x = s.n_x,
+        .group_begin = s.group_begin,
+        .group_end = s.group_end,
+        .w = w.p,
+        .group_stride = group_bytes,
+        .x = x.p,
+        .x_stride = s.x_stride,
+        .x_index = s.indexed ? index.p : NULL,
+        .y = want,
+        .y_stride = s.y_stride,
         .scratch = m->scratch_bytes ? scratch.p : NULL,
     };
     fill_canary(want, y_len);

@@ -41,6 +41,13 @@ static size_t random_length(struct rng *r)
     return rng_below(r, 2) ? rng_range(r, 1, 70) : rng_range(r, 1, 3000);
 }
 
+/* A limit of exp, or the number just below or above it. */
+static float near_exp_limit(struct rng *r)
+{
+    const float limit = rng_below(r, 2) ? COLIBRI_EXP_MIN : COLIBRI_EXP_MAX;
+    return colibri_bits_f32(colibri_f32_bits(limit) + rng_below(r, 3) - 1);
+}
+
 /* ---- one function per member --------------------------------------------------------------------------------- */
 
 typedef void check_fn(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
@@ -85,6 +92,11 @@ static void check_softmax(struct report *rep, const struct colibri_vecops *v, st
     const size_t n = random_length(r);
     case_begin(rep, name, number, "%zu elements", n);
     struct pair x = pair_make(r, n, rng_below(r, 4) == 0);
+    if (rng_below(r, 4) == 0) { /* the largest is 0, so that the others reach exp as they are */
+        for (size_t i = 0; i < n; i++)
+            x.got[i] = x.want[i] = rng_below(r, 2) ? -fabsf(near_exp_limit(r)) : -100.0f * fabsf(rng_unit(r));
+        x.got[n / 2] = x.want[n / 2] = 0.0f;
+    }
     v->softmax(x.got, n);
     clb_ref_softmax(x.want, n);
     pair_compare(rep, "x", &x);
@@ -99,9 +111,11 @@ static void check_swiglu(struct report *rep, const struct colibri_vecops *v, str
     case_begin(rep, name, number, "%zu elements, y is %s", n, where == 0 ? "y" : where == 1 ? "g" : "u");
     struct pair g = pair_make(r, n, rng_below(r, 4) == 0), u = pair_make(r, n, rng_below(r, 4) == 0),
                 y = pair_make(r, n, false);
-    for (size_t i = 0; i < n; i++) /* every range of exp, its limits included */
-        if (rng_below(r, 4) == 0)
-            g.got[i] = g.want[i] = rng_unit(r) * 100.0f;
+    for (size_t i = 0; i < n; i++) /* every range of exp, and its limits to the bit */
+        if (rng_below(r, 4) == 0) {
+            const float edge = -near_exp_limit(r);
+            g.got[i] = g.want[i] = rng_below(r, 8) ? rng_unit(r) * 100.0f : edge;
+        }
     v->swiglu(where == 0 ? y.got : where == 1 ? g.got : u.got, g.got, u.got, n);
     clb_ref_swiglu(where == 0 ? y.want : where == 1 ? g.want : u.want, g.want, u.want, n);
     pair_compare(rep, "y", &y);

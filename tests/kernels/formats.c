@@ -4,12 +4,16 @@
 
 #include <stdlib.h>
 
-#define FMT32(id, text, type, halves)                                                                        \
-    {COLIBRI_TYPE_##id, text, COLIBRI_LAYOUT_X16, 32, sizeof(struct colibri_x16_##type), COLIBRI_ACT_Q8X32,  \
-     sizeof(struct colibri_act_q8x32), halves}
-#define FMT256(id, text, type, halves)                                                                        \
-    {COLIBRI_TYPE_##id, text, COLIBRI_LAYOUT_X16, 256, sizeof(struct colibri_x16_##type), COLIBRI_ACT_Q8X256, \
-     sizeof(struct colibri_act_q8x256), halves}
+#define FMT32(id, text, type, halves)                                                                                  \
+    {                                                                                                                  \
+        COLIBRI_TYPE_##id, text, COLIBRI_LAYOUT_X16, 32, sizeof(struct colibri_x16_##type), COLIBRI_ACT_Q8X32,         \
+            sizeof(struct colibri_act_q8x32), halves                                                                   \
+    }
+#define FMT256(id, text, type, halves)                                                                                 \
+    {                                                                                                                  \
+        COLIBRI_TYPE_##id, text, COLIBRI_LAYOUT_X16, 256, sizeof(struct colibri_x16_##type), COLIBRI_ACT_Q8X256,       \
+            sizeof(struct colibri_act_q8x256), halves                                                                  \
+    }
 
 static const struct fmt formats[] = {
     {COLIBRI_TYPE_F32, "F32", COLIBRI_LAYOUT_ROWS, 1, 4, COLIBRI_ACT_F32, 4, 0},
@@ -215,8 +219,7 @@ static void decode_row(const struct fmt *f, const void *group, uint32_t r, uint3
         int scale = 1, min = 0;
         if (f->block_cols == 256)
             sub_scale(f->type, block, r, in, &scale, &min);
-        out->code[c] =
-            (int16_t)(f->block_cols == 32 ? code32(f->type, block, r, in) : code256(f->type, block, r, in));
+        out->code[c] = (int16_t)(f->block_cols == 32 ? code32(f->type, block, r, in) : code256(f->type, block, r, in));
         out->scale[c / 16] = (int16_t)scale;
         out->min[c / 16] = (int16_t)min;
         out->d[b] = row_d(f, block, r);
@@ -310,8 +313,8 @@ void fill_weights(struct rng *r, const struct fmt *f, void *w, size_t bytes)
             float x[64];
             rng_floats(r, x, 64, specials);
             for (size_t k = 0; k < 64 && i + k < bytes / 2; k++)
-                ((uint16_t *)w)[i + k] = f->type == COLIBRI_TYPE_F16 ? colibri_f32_f16(x[k])
-                                                                     : (uint16_t)(colibri_f32_bits(x[k]) >> 16);
+                ((uint16_t *)w)[i + k] =
+                    f->type == COLIBRI_TYPE_F16 ? colibri_f32_f16(x[k]) : (uint16_t)(colibri_f32_bits(x[k]) >> 16);
         }
         return;
     }
@@ -376,7 +379,9 @@ void fill_activations(struct rng *r, const struct fmt *f, void *x, size_t stride
             int8_t q[256];
             const int8_t all = (int8_t)(rng_below(r, 3) * 127 - 127);
             for (uint32_t c = 0; c < f->block_cols; c++)
-                q[c] = codes == 0 ? all : codes == 1 ? (rng_below(r, 2) ? 127 : -127) : (int8_t)(rng_below(r, 255) - 127);
+                q[c] = codes == 0   ? all
+                       : codes == 1 ? (rng_below(r, 2) ? 127 : -127)
+                                    : (int8_t)(rng_below(r, 255) - 127);
             const float d = specials && rng_below(r, 8) == 0 ? (rng_below(r, 2) ? NAN : 0.0f)
                                                              : fabsf(rng_unit(r)) * (codes == 3 ? 1e-38f : 0.1f);
             if (f->block_cols == 32) {

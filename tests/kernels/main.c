@@ -70,8 +70,14 @@ static void do_format(enum mode mode, struct report *rep, const struct colibri_f
     char name[64];
     snprintf(name, sizeof(name), "format.%s", f->name);
     const struct colibri_matmul m = {
-        .struct_size = sizeof(m), .gguf_type = f->gguf_type, .layout = f->layout, .max_ulp = COLIBRI_EXACT, .min_x = 1,
-        .name = name, .act = f->act, .run = f->matmul,
+        .struct_size = sizeof(m),
+        .gguf_type = f->gguf_type,
+        .layout = f->layout,
+        .max_ulp = COLIBRI_EXACT,
+        .min_x = 1,
+        .name = name,
+        .act = f->act,
+        .run = f->matmul,
     };
     if (mode != BENCH)
         do_matmul(mode, rep, &m, totals);

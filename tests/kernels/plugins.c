@@ -39,13 +39,13 @@ struct colibri_cpu_bits cpu_bits(void)
 #undef SET
 #elif defined(__aarch64__)
     const unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
-    set_bit(&b, COLIBRI_CPU_BIT_NEON, cap >> 1 & 1);      /* HWCAP_ASIMD */
-    set_bit(&b, COLIBRI_CPU_BIT_ASIMDHP, cap >> 10 & 1);  /* HWCAP_ASIMDHP */
-    set_bit(&b, COLIBRI_CPU_BIT_ASIMDDP, cap >> 20 & 1);  /* HWCAP_ASIMDDP */
-    set_bit(&b, COLIBRI_CPU_BIT_SVE, cap >> 22 & 1);      /* HWCAP_SVE */
-    set_bit(&b, COLIBRI_CPU_BIT_SVE2, cap2 >> 1 & 1);     /* HWCAP2_SVE2 */
-    set_bit(&b, COLIBRI_CPU_BIT_I8MM, cap2 >> 13 & 1);    /* HWCAP2_I8MM */
-    set_bit(&b, COLIBRI_CPU_BIT_BF16, cap2 >> 14 & 1);    /* HWCAP2_BF16 */
+    set_bit(&b, COLIBRI_CPU_BIT_NEON, cap >> 1 & 1);     /* HWCAP_ASIMD */
+    set_bit(&b, COLIBRI_CPU_BIT_ASIMDHP, cap >> 10 & 1); /* HWCAP_ASIMDHP */
+    set_bit(&b, COLIBRI_CPU_BIT_ASIMDDP, cap >> 20 & 1); /* HWCAP_ASIMDDP */
+    set_bit(&b, COLIBRI_CPU_BIT_SVE, cap >> 22 & 1);     /* HWCAP_SVE */
+    set_bit(&b, COLIBRI_CPU_BIT_SVE2, cap2 >> 1 & 1);    /* HWCAP2_SVE2 */
+    set_bit(&b, COLIBRI_CPU_BIT_I8MM, cap2 >> 13 & 1);   /* HWCAP2_I8MM */
+    set_bit(&b, COLIBRI_CPU_BIT_BF16, cap2 >> 14 & 1);   /* HWCAP2_BF16 */
 #endif
     return b;
 }
@@ -115,8 +115,11 @@ static const void *host_query(const struct colibri_host *host, const char *iface
 
 int plugin_load(const char *path, const struct colibri_cpu_bits *cpu, struct loaded *out)
 {
-    static struct colibri_host host = {.struct_size = sizeof(struct colibri_host), .abi_major = COLIBRI_ABI_MAJOR,
-                                       .abi_minor = COLIBRI_ABI_MINOR, .log = host_log, .query = host_query};
+    static struct colibri_host host = {.struct_size = sizeof(struct colibri_host),
+                                       .abi_major = COLIBRI_ABI_MAJOR,
+                                       .abi_minor = COLIBRI_ABI_MINOR,
+                                       .log = host_log,
+                                       .query = host_query};
     host.cpu = *cpu;
     out->path = path;
     out->plugin = NULL;

@@ -78,8 +78,7 @@ static void other_order(const struct colibri_matmul_args *a)
     for (uint32_t t = 0; t < a->n_x; t++)
         for (uint32_t row = 16 * a->group_begin; row < 16 * a->group_end && row < a->n_rows; row++) {
             const float *const w = (const float *)(const void *)((const char *)a->w + row * (a->group_stride / 16));
-            const float *const x =
-                (const void *)((const char *)a->x + (a->x_index ? a->x_index[t] : t) * a->x_stride);
+            const float *const x = (const void *)((const char *)a->x + (a->x_index ? a->x_index[t] : t) * a->x_stride);
             float sum = 0.0f;
             for (uint32_t c = 0; c < a->n_cols; c++)
                 sum = fmaf(w[c], x[c], sum);
@@ -157,8 +156,13 @@ int self_test(const struct options *o)
     int missed = 0;
     for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
         const struct colibri_matmul m = {
-            .struct_size = sizeof(m), .gguf_type = kernels[i].type, .layout = kernels[i].layout, .min_x = 1,
-            .name = kernels[i].name, .act = kernels[i].act, .run = kernels[i].run,
+            .struct_size = sizeof(m),
+            .gguf_type = kernels[i].type,
+            .layout = kernels[i].layout,
+            .min_x = 1,
+            .name = kernels[i].name,
+            .act = kernels[i].act,
+            .run = kernels[i].run,
         };
         const int as_expected = caught(o, &m, NULL) == kernels[i].is_wrong;
         printf("%s %s kernel '%s'\n", as_expected ? "ok:" : "MISSED:", kernels[i].is_wrong ? "refuses" : "accepts",
@@ -175,8 +179,8 @@ int self_test(const struct options *o)
     tables[2].v.attention = short_attention;
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         const int as_expected = caught(o, NULL, &tables[i].v) == tables[i].is_wrong;
-        printf("%s %s vector operations '%s'\n", as_expected ? "ok:" : "MISSED:",
-               tables[i].is_wrong ? "refuses" : "accepts", tables[i].what);
+        printf("%s %s vector operations '%s'\n",
+               as_expected ? "ok:" : "MISSED:", tables[i].is_wrong ? "refuses" : "accepts", tables[i].what);
         missed += !as_expected;
     }
     return missed;

@@ -96,10 +96,16 @@ static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colib
         .phase = phase,
         .prefill_done = last && phase == COLIBRI_PHASE_PREFILL,
     };
-    CLB_TRY(clb_forward_run(s->engine->forward, &span, 1, s->logits, err));
-    for (uint32_t i = 0; i < n; i++)
-        CLB_TRY(clb_tokens_push(&s->tokens, ids[i], err));
-    return COLIBRI_OK;
+    /* The list first: tokens in the KV cache that the list lacks would shift everything after them. */
+    const size_t before = s->tokens.n;
+    int rc = COLIBRI_OK;
+    for (uint32_t i = 0; i < n && !rc; i++)
+        rc = clb_tokens_push(&s->tokens, ids[i], err);
+    if (!rc)
+        rc = clb_forward_run(s->engine->forward, &span, 1, s->logits, err);
+    if (rc)
+        s->tokens.n = before;
+    return rc;
 }
 
 int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reused, clb_error *err)

@@ -176,6 +176,8 @@ static int answer(chat *c, const clb_buf *line, clb_error *err)
     const size_t before = c->n;
     clb_tokens ids = {0};
     int rc = COLIBRI_OK;
+    if (memchr(line->data, 0, line->n))
+        CLB_GO(clb_fail(err, COLIBRI_E_USAGE, "the message contains a NUL byte: it must be text"));
     CLB_GO(add_message(c, "user", line->data, line->n, err));
     CLB_GO(clb_chat_tokenize(c->format, c->engine->vocab, c->messages, c->n, 1, &ids, err));
     clb_generation_free(&c->last);

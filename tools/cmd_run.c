@@ -51,6 +51,10 @@ static int tokenize_prompt(clb_args *args, const clb_engine *engine, const clb_b
     }
     clb_message messages[2];
     size_t n = 0;
+    if (memchr(prompt->data, 0, prompt->n)) { /* a chat message is a string: what follows would be lost */
+        clb_chat_free(chat);
+        return clb_fail(err, COLIBRI_E_USAGE, "the prompt contains a NUL byte: with a chat template it must be text (or use --raw)");
+    }
     if (system)
         messages[n++] = (clb_message){"system", system};
     messages[n++] = (clb_message){"user", prompt->data};

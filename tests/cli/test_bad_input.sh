@@ -60,6 +60,8 @@ refuse 2 "temperature" "$COLIBRI" run -m "$MODEL" --temprature 0 hello
 refuse 2 "no model given" "$COLIBRI" run hello
 refuse 2 "yes or no" "$COLIBRI" run -m "$MODEL" --set run.raw=maybe hello
 refuse 2 "the prompt is empty" "$COLIBRI" run -m "$MODEL"
+printf 'before\0after' >"$WORK/nul.txt"
+refuse 2 "NUL byte" "$COLIBRI" run -m "$MODEL" -f "$WORK/nul.txt"
 refuse 3 "lru" ask -m "$MODEL" --expert-policy lrv hello
 refuse 3 "sliding-window" ask -m "$MODEL" --kv-strategy sliding-windw hello
 refuse 2 "does not apply" ask -m "$MODEL" --kv-budget 64 hello

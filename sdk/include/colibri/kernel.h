@@ -77,7 +77,7 @@ struct colibri_vecops {
     uint32_t struct_size;
     uint32_t max_ulp;
     int32_t rank;
-    uint32_t reserved;
+    uint32_t reserved; /* 0. Later minors: what `attention` takes beyond K and V in F16 and F32 */
     uint64_t cpu[COLIBRI_CPU_WORDS];
     const char *name;
 

@@ -6,7 +6,9 @@
  * note and the descriptor from one declaration, so that the two cannot disagree.
  *
  * Rules for every struct below: `struct_size` comes first, fields are only ever appended, and a reader
- * looks at a field only if the writer's struct_size covers it (COLIBRI_HAS).
+ * looks at a field only if the writer's struct_size covers it (COLIBRI_HAS). Elements of arrays that cross the border
+ * (colibri_param, colibri_access, colibri_expert_ref, colibri_prediction) have no struct_size: both sides step by
+ * sizeof, so they never change; a longer one would come with a new interface name.
  *
  * A plugin imports nothing from the core: everything it may call arrives in `struct colibri_host`.
  * It has no constructors, no IFUNCs, no global mutable state, starts no threads and never exits.

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
-#include <unistd.h>
 
 static bool read_u64(const char *path, uint64_t *out)
 {
@@ -96,13 +95,11 @@ uint64_t clb_memory_available(void)
 
 uint64_t clb_memory_resident(void)
 {
-    FILE *f = fopen("/proc/self/statm", "re");
+    static const char status[] = "/proc/self/status";
+    const uint64_t anon = read_key(status, "RssAnon:"), file = read_key(status, "RssFile:");
     struct rusage usage;
-    if (!f) /* the peak instead of the present; before loading they are the same */
+    if (!anon) /* no /proc: the peak instead of the present; before loading they are the same */
         return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss * 1024;
-    unsigned long long total, resident = 0;
-    if (fscanf(f, "%llu %llu", &total, &resident) != 2)
-        resident = 0;
-    fclose(f);
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t code = read_key(status, "VmExe:") + read_key(status, "VmLib:");
+    return (anon + (file > code ? file : code)) * 1024;
 }

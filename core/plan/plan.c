@@ -10,6 +10,11 @@
 /* Allocator overhead, thread stacks, page tables: what no table of ours counts. */
 #define SLACK_BYTES (12u << 20)
 #define STAGING_PER_WORKER (2u << 20)
+/* The process is counted in steps, and an advice leaves some room before the next one: otherwise a few pages more or less
+ * would refuse in the next run what was advised in this one. */
+#define BASE_STEP    (UINT64_C(1) << 20)
+#define ADVICE_NOISE (UINT64_C(512) << 10)
+#define CTX_STEP     256u
 
 struct classes {
     uint32_t n;
@@ -73,7 +78,34 @@ static void split_override(const struct classes *c, uint32_t total, uint32_t *sl
         }
 }
 
-static int refuse(const clb_plan_input *in, const clb_plan *p, uint64_t need, clb_error *err)
+static uint64_t base_of(uint64_t resident)
+{
+    return (resident + SLACK_BYTES + BASE_STEP - 1) / BASE_STEP * BASE_STEP;
+}
+
+static uint64_t kv_of(const clb_plan_input *in, uint64_t positions)
+{
+    return clb_kv_bytes(&in->kv, positions) * in->n_sequences;
+}
+
+/* The largest context, in steps, with which `need` comes down to the budget; 0: none. */
+static uint64_t smaller_ctx(const clb_plan_input *in, const clb_plan *p, uint64_t need)
+{
+    if (!in->kv_follows_ctx || need <= p->budget)
+        return 0;
+    const uint64_t over = need - p->budget, extra = in->kv_positions > in->ctx ? in->kv_positions - in->ctx : 0;
+    uint64_t low = 0, high = (in->ctx - 1) / CTX_STEP; /* fits at low, not known above it */
+    while (low < high) {
+        const uint64_t mid = (low + high + 1) / 2;
+        if (kv_of(in, mid * CTX_STEP + extra) + over <= p->kv_bytes)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low * CTX_STEP;
+}
+
+static int refuse(const clb_plan_input *in, const clb_plan *p, uint64_t resident, uint64_t need, clb_error *err)
 {
     char a[7][24];
     clb_human_bytes(p->embedding_bytes + p->dense_bytes, a[0]);
@@ -84,19 +116,11 @@ static int refuse(const clb_plan_input *in, const clb_plan *p, uint64_t need, cl
     clb_human_bytes(need, a[5]);
     clb_human_bytes(p->budget, a[6]);
     char advice[160];
-    const uint64_t over = need - p->budget;
-    const uint64_t mib = (need + (1u << 20) - 1) >> 20;
-    if (in->kv_follows_ctx && p->kv_bytes > over) {
-        /* KV grows with the context: the largest one that fits, rounded down to 256 */
-        const uint64_t ctx = (uint64_t)in->ctx * (p->kv_bytes - over) / p->kv_bytes / 256 * 256;
-        if (ctx >= 256)
-            snprintf(advice, sizeof advice, "would fit: --max-memory %lluM, or --ctx %llu", (unsigned long long)mib,
-                     (unsigned long long)ctx);
-        else
-            snprintf(advice, sizeof advice, "would fit: --max-memory %lluM", (unsigned long long)mib);
-    } else {
-        snprintf(advice, sizeof advice, "would fit: --max-memory %lluM", (unsigned long long)mib);
-    }
+    const uint64_t safe_need = need - p->base_bytes + base_of(resident + ADVICE_NOISE);
+    const uint64_t mib = (safe_need + (1u << 20) - 1) >> 20, ctx = smaller_ctx(in, p, safe_need);
+    const int n = snprintf(advice, sizeof advice, "would fit: --max-memory %lluM", (unsigned long long)mib);
+    if (ctx)
+        snprintf(advice + n, sizeof advice - (size_t)n, ", or --ctx %llu", (unsigned long long)ctx);
     return clb_fail(err, COLIBRI_E_NOMEM,
                     "the model needs at least %s (weights %s, experts %s, KV cache %s, buffers %s, process %s), the budget is %s%s; %s",
                     a[5], a[0], a[1], a[2], a[3], a[4], a[6], p->budget_is_default ? " (80 % of what is free)" : "", advice);
@@ -106,16 +130,16 @@ int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)
 {
     const clb_model *model = in->model;
     const clb_model_sizes sizes = clb_model_get_sizes(model);
-    const uint64_t resident = clb_memory_resident();
+    const uint64_t resident = in->resident ? in->resident : clb_memory_resident();
     *out = (clb_plan){.budget = in->budget};
     if (!out->budget) {
         out->budget = (uint64_t)((double)clb_memory_available() * DEFAULT_SHARE) + resident;
         out->budget_is_default = true;
     }
-    out->base_bytes = resident + SLACK_BYTES;
+    out->base_bytes = base_of(resident);
     out->embedding_bytes = sizes.embedding_bytes;
     out->dense_bytes = sizes.dense_bytes;
-    out->kv_bytes = clb_kv_bytes(&in->kv, in->kv_positions) * in->n_sequences;
+    out->kv_bytes = kv_of(in, in->kv_positions);
     out->buffer_bytes = clb_forward_bytes(&model->hp, in->max_rows, in->kv_positions, in->n_workers) +
                         (uint64_t)in->n_sequences * model->hp.n_vocab * sizeof(float);
     out->staging_bytes = (uint64_t)in->n_workers * STAGING_PER_WORKER;
@@ -143,7 +167,7 @@ int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)
     }
     out->total_bytes = fixed + out->slot_bytes;
     if (!fits || out->total_bytes > out->budget)
-        rc = refuse(in, out, out->total_bytes, err);
+        rc = refuse(in, out, resident, out->total_bytes, err);
 done:
     free(c.members);
     free(c.slot_bytes);

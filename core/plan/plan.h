@@ -22,6 +22,7 @@ typedef struct clb_plan_input {
     uint32_t max_rows, n_workers;
     uint64_t budget;          /* 0: 80 % of the available memory */
     uint32_t expert_slots;    /* 0: as many as fit */
+    uint64_t resident;        /* bytes of this process before loading; 0: clb_memory_resident */
 } clb_plan_input;
 
 typedef struct clb_plan {

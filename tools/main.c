@@ -4,6 +4,7 @@
 #include "help.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,8 +111,18 @@ static int close_stdout(int rc, clb_error *err)
     return rc;
 }
 
+/* With a standard stream closed, the next file opened would become it, and what is printed would go into that file. What
+ * takes its place here fails like a closed one: nothing can be read from the first, nothing written to the others. */
+static void hold_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free number: fd */
+}
+
 int main(int argc, char **argv)
 {
+    hold_standard_streams();
     setlocale(LC_CTYPE, ""); /* for line editing; numbers stay as in C */
     clb_interrupt_install();
     const clb_command *command = argc > 1 ? clb_command_find(argv[1]) : NULL;

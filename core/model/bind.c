@@ -10,6 +10,7 @@
 typedef struct binder {
     clb_model *model;
     clb_error *err;
+    size_t n_expert_tensors; /* of model->expert_tensors in use */
     char name[NAME_MAX_LEN];
 } binder;
 
@@ -136,20 +137,22 @@ static int bind_expert_part(binder *b, uint32_t il, clb_expert_layer *x, int par
 {
     const clb_hparams *hp = &b->model->hp;
     clb_expert_source *s = &x->source[part];
-    const size_t moe = (size_t)(x - b->model->expert_layers);
-    const clb_gguf_tensor **slots = b->model->expert_tensors + (moe * CLB_PARTS + (size_t)part) * hp->n_experts;
+    const clb_gguf_tensor **slots = b->model->expert_tensors + b->n_expert_tensors;
     s->tensors = slots;
     const clb_gguf_tensor *t = find(b, layer_name(b, il, stacked));
     if (t) {
         CLB_TRY(check_shape(b, t, n_cols, rows_total, hp->n_experts));
         slots[0] = t;
+        b->n_expert_tensors++;
     } else {
         char what[64];
         for (uint32_t e = 0; e < hp->n_experts; e++) {
             snprintf(what, sizeof what, "%s.%u.weight", single, e);
-            slots[e] = find(b, layer_name(b, il, what));
-            if (!slots[e])
+            const clb_gguf_tensor *one = find(b, layer_name(b, il, what));
+            if (!one)
                 return missing(b, layer_name(b, il, stacked));
+            slots[e] = one;
+            b->n_expert_tensors++;
             CLB_TRY(check_shape(b, slots[e], n_cols, n_rows, 1));
             if (slots[e]->type != slots[0]->type)
                 return clb_fail(b->err, COLIBRI_E_UNSUPPORTED, "tensor %s has another type than expert 0's",
@@ -256,12 +259,15 @@ int clb_model_bind(const clb_gguf *g, clb_registry *reg, const clb_log *log, clb
     CLB_GO(clb_hparams_read(g, model->arch, &model->hp, err));
     if (clb_gguf_n_tensors(g) == 0)
         CLB_GO(clb_fail(err, COLIBRI_E_FORMAT, "the model file has no tensors (a vocabulary only?)"));
+    if (model->hp.n_layers > clb_gguf_n_tensors(g))
+        CLB_GO(clb_fail(err, COLIBRI_E_FORMAT, "key %s.block_count is %u, but the file has only %llu tensors",
+                        model->arch->name, model->hp.n_layers, (unsigned long long)clb_gguf_n_tensors(g)));
     model->layers = calloc(model->hp.n_layers, sizeof *model->layers);
     model->used = calloc(clb_gguf_n_tensors(g), 1);
     if (model->hp.n_experts) {
+        /* The file's size bounds this, not its keys: a tensor serves one place, or two where gate and up are fused. */
         model->expert_layers = calloc(model->hp.n_layers, sizeof *model->expert_layers);
-        model->expert_tensors = calloc((size_t)model->hp.n_layers * CLB_PARTS * model->hp.n_experts,
-                                       sizeof *model->expert_tensors);
+        model->expert_tensors = calloc((size_t)clb_gguf_n_tensors(g), 2 * sizeof *model->expert_tensors);
     }
     if (!model->layers || !model->used || (model->hp.n_experts && (!model->expert_layers || !model->expert_tensors)))
         CLB_GO(CLB_NOMEM(err, "model"));

@@ -5,7 +5,7 @@ set -u
 "$COLIBRI" --version >/dev/null || { echo "$COLIBRI does not run: build it first"; exit 1; }
 for variable in $(compgen -e | grep '^COLIBRI_'); do unset "$variable"; done
 WORK=$(mktemp -d) || exit 1
-trap 'rm -rf "$WORK"' EXIT
+trap '[ "$BASHPID" = "$$" ] && rm -rf "$WORK"' EXIT # a background child that is killed early would run it too
 export XDG_CONFIG_HOME=$WORK/xdg HOME=$WORK/home COLUMNS=80
 unset LANG LANGUAGE LC_ALL
 umask 022

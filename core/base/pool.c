@@ -1,6 +1,7 @@
 #include "base/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 struct clb_pool {
     uint32_t n_workers;
     uint32_t n_threads; /* started ones: n_workers - 1 */
+    int spin_rounds;    /* 0 with more workers than CPUs: a waiter would only keep the others from theirs */
     pthread_t *threads;
     struct worker *workers;
 
@@ -48,7 +50,7 @@ static inline void relax(void)
 /* Waits until *word != old. */
 static void wait_change(clb_pool *pool, atomic_uint *word, unsigned old)
 {
-    for (int i = 0; i < SPIN_ROUNDS; i++) {
+    for (int i = 0; i < pool->spin_rounds; i++) {
         if (atomic_load(word) != old)
             return;
         relax();
@@ -95,6 +97,9 @@ int clb_pool_create(uint32_t n_workers, clb_pool **out, clb_error *err)
     if (!pool)
         return CLB_NOMEM(err, "thread pool");
     pool->n_workers = n_workers;
+    cpu_set_t cpus; /* fails on machines with more CPUs than it holds */
+    pool->spin_rounds =
+        sched_getaffinity(0, sizeof cpus, &cpus) == 0 && n_workers > (uint32_t)CPU_COUNT(&cpus) ? 0 : SPIN_ROUNDS;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->changed, NULL);
     pool->threads = calloc(n_workers, sizeof *pool->threads);

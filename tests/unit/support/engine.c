@@ -23,6 +23,8 @@ int test_engine_open(test_engine *e, const char *model, const char *const *setti
         options.on_route_ctx = hooks->ctx;
         options.adjust_route = hooks->adjust_route;
         options.adjust_route_ctx = hooks->ctx;
+        options.cancelled = hooks->cancelled;
+        options.cancelled_ctx = hooks->ctx;
         if (hooks->n_sequences)
             options.n_sequences = hooks->n_sequences;
         if (hooks->plugin_dir)

@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 # shellcheck disable=SC2086
 need $PACKAGES_BUILD
+echo "Building, about a minute (log: build.log)"
 cmake --preset release -DCOLIBRI_TESTS=OFF >build.log 2>&1 || { cat build.log; exit 1; }
 cmake --build --preset release >>build.log 2>&1 || { tail -n 40 build.log; exit 1; }
 rm -f build.log

@@ -8,4 +8,4 @@ cd "$(dirname "$0")/.."
 need $PACKAGES_BUILD $PACKAGES_TEST
 cmake --preset release -DCOLIBRI_TESTS=ON -DCOLIBRI_WERROR=ON
 cmake --build --preset release
-ctest --preset release "$@"
+ctest --preset release -j "$(nproc)" "$@"

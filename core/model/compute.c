@@ -69,10 +69,8 @@ static enum act_kind kind_of(const struct colibri_format *format)
                                                           : ACT_OTHER;
 }
 
-static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
+static void quantize(const struct quantize_job *j, uint32_t row)
 {
-    (void)worker;
-    const struct quantize_job *j = ctx;
     const float *x = j->acts->x + row * j->acts->stride;
     uint8_t *to = j->data + row * j->row_bytes;
     if (j->kind == ACT_Q8X32)
@@ -83,10 +81,17 @@ static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
         j->format->quantize_act(x, to, j->acts->n_cols);
 }
 
-/* Index of the wanted form of acts, quantizing if it is not there yet; -1: float rows as they are. */
-static int ensure_form(clb_compute *c, clb_acts *acts, const struct colibri_format *format, int *out, clb_error *err)
+static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
+{
+    (void)worker;
+    quantize(ctx, row);
+}
+
+/* Index of the wanted form of acts with its buffer, -1 for float rows as they are. *missing: it is not quantized yet. */
+static int reserve_form(clb_acts *acts, const struct colibri_format *format, int *out, bool *missing, clb_error *err)
 {
     *out = -1;
+    *missing = false;
     if (strcmp(format->act, COLIBRI_ACT_F32) == 0)
         return COLIBRI_OK;
     uint32_t f = 0;
@@ -111,10 +116,37 @@ static int ensure_form(clb_compute *c, clb_acts *acts, const struct colibri_form
     acts->form[f].row_bytes = row_bytes;
     if (!acts->form[f].data)
         return CLB_NOMEM(err, "activation buffers");
-    struct quantize_job job = {acts, format, c->ops, kind_of(format), acts->form[f].data, row_bytes};
-    clb_compute_rows(c, acts->n_rows, 4, quantize_row, &job);
-    acts->form[f].ready = true;
+    *missing = true;
     return COLIBRI_OK;
+}
+
+static int ensure_form(clb_compute *c, clb_acts *acts, const struct colibri_format *format, int *out, clb_error *err)
+{
+    bool missing;
+    CLB_TRY(reserve_form(acts, format, out, &missing, err));
+    if (!missing)
+        return COLIBRI_OK;
+    struct quantize_job job = {acts, format, c->ops, kind_of(format), acts->form[*out].data, acts->form[*out].row_bytes};
+    clb_compute_rows(c, acts->n_rows, 4, quantize_row, &job);
+    acts->form[*out].ready = true;
+    return COLIBRI_OK;
+}
+
+int clb_acts_promise(clb_acts *acts, const struct colibri_format *format, int *form, clb_error *err)
+{
+    bool missing;
+    CLB_TRY(reserve_form(acts, format, form, &missing, err));
+    if (missing)
+        acts->form[*form].ready = true;
+    return COLIBRI_OK;
+}
+
+void clb_acts_quantize_row(const clb_compute *c, clb_acts *acts, const struct colibri_format *format, int form, uint32_t row)
+{
+    if (form < 0)
+        return;
+    const struct quantize_job job = {acts, format, c->ops, kind_of(format), acts->form[form].data, acts->form[form].row_bytes};
+    quantize(&job, row);
 }
 
 /* ---- parallel products ---- */
@@ -148,6 +180,8 @@ static void run_unit(const struct run *r, uint32_t unit, uint32_t worker)
     const uint32_t n_groups = (j->m->n_rows + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS;
     const uint32_t begin = (unit - r->unit_begin[lo]) * r->unit_groups[lo];
     const uint32_t end = n_groups - begin < r->unit_groups[lo] ? n_groups : begin + r->unit_groups[lo];
+    const size_t x_stride = form < 0 ? acts->stride * sizeof(float) : acts->form[form].row_bytes;
+    const size_t first = j->x_index ? 0 : j->x_first * x_stride;
     const struct colibri_matmul_args args = {
         .struct_size = sizeof args,
         .n_rows = j->m->n_rows,
@@ -157,8 +191,8 @@ static void run_unit(const struct run *r, uint32_t unit, uint32_t worker)
         .group_end = end,
         .w = j->w,
         .group_stride = (size_t)j->m->group_stride,
-        .x = form < 0 ? (const void *)acts->x : acts->form[form].data,
-        .x_stride = form < 0 ? acts->stride * sizeof(float) : acts->form[form].row_bytes,
+        .x = (const uint8_t *)(form < 0 ? (const void *)acts->x : acts->form[form].data) + first,
+        .x_stride = x_stride,
         .x_index = j->x_index,
         .y = j->y,
         .y_stride = j->y_stride,

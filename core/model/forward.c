@@ -67,7 +67,8 @@ static bool allocate(clb_forward *f)
     f->cs = floats(rows * hp->n_rot, &failed);
     f->gate = floats(rows * widest_ffn(hp), &failed);
     f->up = floats(rows * widest_ffn(hp), &failed);
-    f->row_scratch = floats(clb_matrix_row_scratch(&f->model->token_embd.m) / sizeof(float) + 16, &failed);
+    f->row_scratch_floats = (clb_matrix_row_scratch(&f->model->token_embd.m) / sizeof(float) + 31) & ~(size_t)15;
+    f->row_scratch = floats(f->row_scratch_floats * clb_pool_workers(f->options.pool), &failed);
     f->rows = zeroed(rows, sizeof *f->rows, &failed);
     f->scores = zeroed(clb_pool_workers(f->options.pool), sizeof *f->scores, &failed);
     if (!hp->n_experts)
@@ -92,7 +93,7 @@ static bool allocate(clb_forward *f)
     f->want_gates = floats(n, &failed);
     f->leases = zeroed(n, sizeof *f->leases, &failed);
     f->jobs = zeroed(2 * n, sizeof *f->jobs, &failed);
-    f->down_acts = zeroed(n, sizeof *f->down_acts, &failed);
+    f->wave_rows = zeroed(pairs, sizeof *f->wave_rows, &failed);
     return !failed;
 }
 
@@ -147,20 +148,18 @@ void clb_forward_destroy(clb_forward *f)
     if (f->scores)
         for (uint32_t i = 0; i < clb_pool_workers(f->options.pool); i++)
             free(f->scores[i]);
-    if (f->down_acts)
-        for (uint32_t i = 0; i < f->hp->n_experts; i++)
-            clb_acts_free(&f->down_acts[i]);
     void *const all[] = {f->inv_freq,   f->x,           f->h,           f->branch,      f->q,          f->k,      f->shared,
                          f->v,          f->att,         f->cs,          f->gate,        f->up,         f->row_scratch,
                          f->rows,       f->scores,      f->router_probs, f->ids,        f->gates,      f->pair_at,
                          f->place_row,  f->expert_gate, f->expert_up,   f->expert_out,  f->union_ids,  f->union_rows,
                          f->union_first, f->union_gates, f->expert_count, f->pending,   f->want_ids,   f->want_rows,
-                         f->want_gates, f->leases,      f->jobs,        f->down_acts};
+                         f->want_gates, f->leases,      f->jobs,        f->wave_rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     clb_acts_free(&f->acts_h);
     clb_acts_free(&f->acts_att);
     clb_acts_free(&f->acts_ff);
+    clb_acts_free(&f->acts_pairs);
     clb_compute_free(&f->compute);
     free(f);
 }
@@ -207,12 +206,12 @@ static int lay_out_rows(clb_forward *f, const clb_span *spans, uint32_t n_spans,
 
 static void embed_row(void *ctx, uint32_t row, uint32_t worker)
 {
-    (void)worker;
     clb_forward *f = ctx;
     const clb_hparams *hp = f->hp;
     const struct row *r = &f->rows[row];
     float *x = f->x + (size_t)row * hp->n_embd;
-    clb_matrix_get_row(&f->model->token_embd.m, f->spans[r->span].tokens[r->index], x, f->row_scratch);
+    clb_matrix_get_row(&f->model->token_embd.m, f->spans[r->span].tokens[r->index], x,
+                       f->row_scratch + worker * f->row_scratch_floats);
     if (hp->embedding_scale != 1.0f)
         f->compute.ops->scale(x, hp->embedding_scale, hp->n_embd);
     float *cs = f->cs + (size_t)row * hp->n_rot;
@@ -284,7 +283,7 @@ static int run_output(clb_forward *f, const clb_logits_sink *sink, clb_error *er
     for (uint32_t first = 0; first < n; first += sink->rows) {
         const uint32_t part = n - first < sink->rows ? n - first : sink->rows;
         clb_acts_set(&f->acts_h, f->h + (size_t)first * hp->n_embd, hp->n_embd, part, hp->n_embd);
-        const clb_job job = {m, m->data, &f->acts_h, NULL, part, sink->buffer, hp->n_vocab};
+        const clb_job job = {m, m->data, &f->acts_h, NULL, 0, part, sink->buffer, hp->n_vocab};
         CLB_TRY(clb_compute_run(&f->compute, &job, 1, err));
         if (hp->logit_scale != 1.0f)
             for (uint32_t i = 0; i < part; i++)
@@ -313,8 +312,7 @@ static int run_layers(clb_forward *f, clb_error *err)
     CLB_TRY(reserve_scores(f, most, err));
     if (f->model->n_moe_layers)
         clb_store_step(f->model->store, phase, f->n_rows, f->n_spans);
-    for (uint32_t i = 0; i < f->n_rows; i++)
-        embed_row(f, i, 0);
+    clb_compute_rows(&f->compute, f->n_rows, 4, embed_row, f);
     for (uint32_t il = 0; il < f->hp->n_layers; il++) {
         if (f->options.cancelled && f->options.cancelled(f->options.cancelled_ctx))
             return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");

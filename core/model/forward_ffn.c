@@ -25,14 +25,14 @@ int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, flo
 {
     const clb_hparams *hp = f->hp;
     const clb_job in[] = {
-        {&l->gate.m, l->gate.m.data, &f->acts_h, NULL, f->n_rows, f->gate, n_ff},
-        {&l->up.m, l->up.m.data, &f->acts_h, NULL, f->n_rows, f->up, n_ff},
+        {&l->gate.m, l->gate.m.data, &f->acts_h, NULL, 0, f->n_rows, f->gate, n_ff},
+        {&l->up.m, l->up.m.data, &f->acts_h, NULL, 0, f->n_rows, f->up, n_ff},
     };
     CLB_TRY(clb_compute_run(&f->compute, in, 2, err));
     struct glu_ctx glu = {f, f->gate, f->up, n_ff};
     clb_compute_rows(&f->compute, f->n_rows, 2, glu_row, &glu);
     clb_acts_set(&f->acts_ff, f->gate, n_ff, f->n_rows, n_ff);
-    const clb_job down = {&l->down.m, l->down.m.data, &f->acts_ff, NULL, f->n_rows, out, hp->n_embd};
+    const clb_job down = {&l->down.m, l->down.m.data, &f->acts_ff, NULL, 0, f->n_rows, out, hp->n_embd};
     return clb_compute_run(&f->compute, &down, 1, err);
 }
 
@@ -86,28 +86,66 @@ static uint32_t bucket(clb_forward *f)
     return n_union;
 }
 
-/* Gate, up, activation and down of the leased experts. */
+struct wave_ctx {
+    clb_forward *f;
+    const struct colibri_format *down;
+    int form; /* of acts_pairs, for the down projections */
+};
+
+/* Activation function of one place, and its row as the down projection wants it. */
+static void wave_row(void *ctx, uint32_t i, uint32_t worker)
+{
+    (void)worker;
+    const struct wave_ctx *c = ctx;
+    clb_forward *f = c->f;
+    const size_t ff = f->hp->n_ff_expert;
+    const uint32_t place = f->wave_rows[i];
+    float *gate = f->expert_gate + place * ff;
+    f->compute.ops->swiglu(gate, gate, f->expert_up + place * ff, ff);
+    clb_acts_quantize_row(&f->compute, &f->acts_pairs, c->down, c->form, place);
+}
+
+/* Gate, up, activation and down of the leased experts: three parallel loops, whatever their number. */
 static int compute_wave(clb_forward *f, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
                         uint32_t n, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
     const size_t ff = hp->n_ff_expert;
+    uint32_t n_rows = 0;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t u = unions[i], first = f->union_first[u], rows = f->union_rows[u];
         const uint32_t *index = f->place_row + first;
-        f->jobs[2 * i] = (clb_job){&x->part[CLB_PART_GATE], leases[i].part[CLB_PART_GATE], &f->acts_h, index, rows,
-                                   f->expert_gate + first * ff, ff};
-        f->jobs[2 * i + 1] = (clb_job){&x->part[CLB_PART_UP], leases[i].part[CLB_PART_UP], &f->acts_h, index, rows,
-                                       f->expert_up + first * ff, ff};
+        f->jobs[2 * i] = (clb_job){.m = &x->part[CLB_PART_GATE],
+                                   .w = leases[i].part[CLB_PART_GATE],
+                                   .acts = &f->acts_h,
+                                   .x_index = index,
+                                   .n_x = rows,
+                                   .y = f->expert_gate + first * ff,
+                                   .y_stride = ff};
+        f->jobs[2 * i + 1] = (clb_job){.m = &x->part[CLB_PART_UP],
+                                       .w = leases[i].part[CLB_PART_UP],
+                                       .acts = &f->acts_h,
+                                       .x_index = index,
+                                       .n_x = rows,
+                                       .y = f->expert_up + first * ff,
+                                       .y_stride = ff};
+        for (uint32_t r = 0; r < rows; r++)
+            f->wave_rows[n_rows++] = first + r;
     }
     CLB_TRY(clb_compute_run(&f->compute, f->jobs, 2 * n, err));
+    const clb_matrix *down = &x->part[CLB_PART_DOWN];
+    struct wave_ctx wave = {.f = f, .down = down->format};
+    CLB_TRY(clb_acts_promise(&f->acts_pairs, down->format, &wave.form, err));
+    clb_compute_rows(&f->compute, n_rows, 2, wave_row, &wave);
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t first = f->union_first[unions[i]], rows = f->union_rows[unions[i]];
-        struct glu_ctx glu = {f, f->expert_gate + first * ff, f->expert_up + first * ff, ff};
-        clb_compute_rows(&f->compute, rows, 2, glu_row, &glu);
-        clb_acts_set(&f->down_acts[i], glu.gate, ff, rows, (uint32_t)ff);
-        f->jobs[i] = (clb_job){&x->part[CLB_PART_DOWN], leases[i].part[CLB_PART_DOWN], &f->down_acts[i], NULL, rows,
-                               f->expert_out + (size_t)first * hp->n_embd, hp->n_embd};
+        const uint32_t first = f->union_first[unions[i]];
+        f->jobs[i] = (clb_job){.m = down,
+                               .w = leases[i].part[CLB_PART_DOWN],
+                               .acts = &f->acts_pairs,
+                               .x_first = first,
+                               .n_x = f->union_rows[unions[i]],
+                               .y = f->expert_out + (size_t)first * hp->n_embd,
+                               .y_stride = hp->n_embd};
     }
     return clb_compute_run(&f->compute, f->jobs, n, err);
 }
@@ -138,7 +176,7 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
     clb_store *store = f->model->store;
     const uint32_t moe = (uint32_t)l->moe;
     const clb_expert_layer *x = &f->model->expert_layers[moe];
-    const clb_job router = {&l->router.m, l->router.m.data, &f->acts_h, NULL, f->n_rows, f->router_probs, hp->n_experts};
+    const clb_job router = {&l->router.m, l->router.m.data, &f->acts_h, NULL, 0, f->n_rows, f->router_probs, hp->n_experts};
     CLB_TRY(clb_compute_run(&f->compute, &router, 1, err));
     struct route_ctx rc = {f, l};
     clb_compute_rows(&f->compute, f->n_rows, 4, route_row, &rc);
@@ -160,6 +198,7 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
         f->options.on_route(f->options.on_route_ctx, &route);
     clb_store_route(store, &route);
 
+    clb_acts_set(&f->acts_pairs, f->expert_gate, hp->n_ff_expert, f->n_rows * hp->top_k, hp->n_ff_expert);
     uint32_t n_pending = n_union;
     for (uint32_t u = 0; u < n_union; u++)
         f->pending[u] = u;

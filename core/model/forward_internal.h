@@ -21,7 +21,8 @@ struct clb_forward {
     float *att;    /* [n_heads * v_dim] */
     float *cs;     /* [n_rot] cos, sin */
     float *gate, *up; /* [max(n_ff, n_ff_shared)] */
-    float *row_scratch; /* one unpacked group of the embedding */
+    float *row_scratch; /* [n_workers]: one unpacked group of the embedding each */
+    size_t row_scratch_floats;
 
     /* MoE: a pair is (row, rank); pair = row * top_k + rank */
     float *router_probs;    /* [max_rows][n_experts] */
@@ -39,7 +40,8 @@ struct clb_forward {
     float *want_gates;
     clb_lease *leases;      /* [n_experts] */
     clb_job *jobs;          /* [2 * n_experts] */
-    clb_acts *down_acts;    /* [n_experts]: one set of activation rows per expert of a wave */
+    uint32_t *wave_rows;    /* [place]: places whose experts are in the wave */
+    clb_acts acts_pairs;    /* inputs of the down projections, row = place */
 
     clb_acts acts_h, acts_att, acts_ff;
 

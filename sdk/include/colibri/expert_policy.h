@@ -17,6 +17,7 @@
 enum colibri_phase { COLIBRI_PHASE_PREFILL = 0, COLIBRI_PHASE_DECODE = 1, COLIBRI_PHASE_VERIFY = 2 };
 enum colibri_cause { COLIBRI_CAUSE_DEMAND = 0, COLIBRI_CAUSE_PREFETCH = 1, COLIBRI_CAUSE_PRELOAD = 2 };
 enum colibri_access_result { COLIBRI_ACCESS_HIT = 0, COLIBRI_ACCESS_MISS = 1, COLIBRI_ACCESS_LATE = 2 };
+/* BYPASS: needed for this step, not worth keeping; the slot it is computed in is free right after. */
 enum colibri_admit { COLIBRI_ADMIT = 0, COLIBRI_ADMIT_BYPASS = 1, COLIBRI_ADMIT_LOW_PRIORITY = 2 };
 
 struct colibri_policy_config {

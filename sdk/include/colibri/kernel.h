@@ -64,7 +64,8 @@ struct colibri_attention_args {
     size_t q_stride;            /* floats from head to head */
     float scale;
     const float *sinks;         /* NULL or [n_heads]: an extra logit without value (gpt-oss) */
-    float *scores;              /* [n_heads][score_stride] scratch; on return the scaled scores s[h][i] */
+    float *scores;              /* [n_heads][score_stride] scratch; on return the scaled scores s[h][i] if max_sum is
+                                   given, else unspecified */
     size_t score_stride;        /* floats, a multiple of 16, >= n_kv rounded up to 16 */
     float *out;                 /* [n_heads][v_dim] */
     size_t out_stride;

@@ -1,6 +1,7 @@
 #include "term.h"
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "gguf/escape.h"
 
 #include <signal.h>
@@ -159,8 +160,26 @@ static void on_signal(int number)
     interrupts = number;
 }
 
+/* A mapped model file (--store-mode mmap) that shrinks, or whose disk fails, arrives as SIGBUS in whoever reads it. Nothing
+ * can go on from here, but it is an input error, not a crash. */
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    static const char line[] = "colibri: a mapped file became shorter or cannot be read any more (with --store-mode read "
+                               "this is found without mapping)\n";
+    if (info->si_code != BUS_ADRERR) { /* not that: let it be the crash that it is */
+        signal(number, SIG_DFL);
+        return;
+    }
+    (void)!write(STDERR_FILENO, line, sizeof line - 1);
+    _exit(clb_status_exit_code(COLIBRI_E_IO));
+}
+
 void clb_interrupt_install(void)
 {
+    struct sigaction bus = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigemptyset(&bus.sa_mask);
+    sigaction(SIGBUS, &bus, NULL);
     /* Without SA_RESTART: a command that waits for input must notice. */
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);

@@ -38,7 +38,8 @@ bool clb_term_text(FILE *f, const char *text, size_t n);
 /* Columns of the terminal behind f, else $COLUMNS, else 80. */
 unsigned clb_term_columns(FILE *f);
 
-/* First SIGINT or SIGTERM: sets the flag; blocking calls return EINTR. Second: ends the process. SIGPIPE: ends it. */
+/* First SIGINT or SIGTERM: sets the flag; blocking calls return EINTR. Second: ends the process. SIGPIPE: ends it.
+ * SIGBUS (a mapped file shrank): ends it with a message and the exit code of an I/O error. */
 void clb_interrupt_install(void);
 bool clb_interrupted(void);
 /* Forgets a SIGINT that was dealt with, so that the next one is a first one again; false after SIGTERM. */

@@ -49,6 +49,17 @@ code=0
 wait "$pid" || code=$?
 [ "$code" = 4 ] || fail "a model that shrinks ended with $code: $(cat "$WORK/err")"
 
+# the same with the file mapped: float weights are then used in place
+cp "$SOURCE_DIR/tests/data/arch/qwen3moe.gguf" "$WORK/shrinks.gguf"
+"$COLIBRI" run --raw --temperature 0 -n 0 --ctx 200000 --ignore-eos --store-mode mmap -m "$WORK/shrinks.gguf" hello \
+    >/dev/null 2>"$WORK/err" &
+pid=$!
+sleep 1
+truncate -s 4096 "$WORK/shrinks.gguf"
+code=0
+wait "$pid" || code=$?
+[ "$code" = 4 ] || fail "a mapped model that shrinks ended with $code: $(cat "$WORK/err")"
+
 # ---- streams -----------------------------------------------------------------------------------------------
 # With stdout closed no file may take its number: what is printed would go into that file.
 mkfifo "$WORK/prompt"

@@ -258,7 +258,7 @@ const float *colibri_session_logits(const colibri_session *session)
 void colibri_generate_defaults_sized(colibri_generate_options *options, size_t struct_size)
 {
     const colibri_generate_options defaults = {
-        .struct_size = struct_size, .max_tokens = 256, .top_p = 1.0, .repeat_penalty = 1.0};
+        .struct_size = struct_size, .max_tokens = 256, .top_p = 1.0, .repeat_penalty = 1.0, .repeat_last_n = 64};
     const size_t known = struct_size < sizeof defaults ? struct_size : sizeof defaults;
     memcpy(options, &defaults, known);
     memset((char *)options + known, 0, struct_size - known);

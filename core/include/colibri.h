@@ -86,7 +86,7 @@ typedef struct colibri_generate_options {
     uint32_t top_k;      /* 0: all */
     double top_p, min_p; /* 1 and 0: off */
     double repeat_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
-    uint32_t repeat_last_n;
+    uint32_t repeat_last_n; /* tokens that the penalties look at; 0: none, whatever the penalties */
     uint64_t seed;
     const char *const *stops;
     size_t n_stops;
@@ -95,7 +95,7 @@ typedef struct colibri_generate_options {
     void *ctx;
 } colibri_generate_options;
 
-/* struct_size and neutral values: greedy, no penalties, 256 tokens. The size is the caller's, so that a library with a
+/* struct_size and neutral values: greedy, no penalties (those set later look at 64 tokens), 256 tokens. The size is the caller's, so that a library with a
  * longer struct neither writes beyond it nor reads what the caller does not know. */
 COLIBRI_API void colibri_generate_defaults_sized(colibri_generate_options *options, size_t struct_size);
 static inline void colibri_generate_defaults(colibri_generate_options *options)

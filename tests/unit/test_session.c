@@ -268,7 +268,7 @@ static void stop_strings_cross_tokens(void **state)
     assert_true(whole.text.n > 20 && whole.tokens.n > 5);
     const char *text = whole.text.data;
     uint32_t n_inside = 0;
-    for (size_t from = 0; from < whole.text.n; from++)
+    for (size_t from = 0; from < whole.text.n; from += 2)
         for (size_t len = 1; len <= 12 && from + len <= whole.text.n; len += from % 3 + 3) {
             char stop[16] = {0}, near_miss[16] = {0};
             memcpy(stop, text + from, len);
@@ -286,7 +286,7 @@ static void stop_strings_cross_tokens(void **state)
             n_inside += len > 4;
             clb_generation_free(&cut);
         }
-    assert_true(n_inside > 15);
+    assert_true(n_inside > 10);
     /* a near miss alone holds text back, but gives it out in the end */
     const char *const never[] = {"7316.\x01", "The secret\x01"};
     o = (clb_generate_options){.max_tokens = 60, .stops = never, .n_stops = 2};

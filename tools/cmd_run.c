@@ -40,6 +40,7 @@ static int read_prompt(clb_args *args, clb_buf *prompt, clb_error *err)
 static int tokenize_prompt(clb_args *args, const clb_engine *engine, const clb_buf *prompt, clb_tokens *ids, clb_error *err)
 {
     const clb_chat_format *chat;
+    CLB_TRY(clb_check_prompt_size(engine, prompt->n, err));
     CLB_TRY(clb_open_chat(args, engine, &chat, err));
     const char *system = clb_args_value(args, "system");
     if (!chat) {

@@ -73,6 +73,22 @@ int clb_read_input(const char *path, clb_buf *out, clb_error *err)
     return rc;
 }
 
+int clb_check_prompt_size(const clb_engine *engine, size_t n, clb_error *err)
+{
+    if (n < (1u << 16) || !(engine->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL))
+        return COLIBRI_OK;
+    size_t longest = 1;
+    for (uint32_t id = 0; id < clb_vocab_size(engine->vocab); id++) {
+        const size_t bytes = clb_token_text(engine->vocab, id).n;
+        longest = bytes > longest ? bytes : longest;
+    }
+    if (n / longest > engine->ctx)
+        return clb_fail(err, COLIBRI_E_LIMIT,
+                        "the prompt has %zu bytes, at least %zu tokens; the context holds %u: raise --ctx or choose a "
+                        "--kv-strategy that evicts", n, n / longest, engine->ctx);
+    return COLIBRI_OK;
+}
+
 static double per_second(uint64_t n, uint64_t ns)
 {
     return ns ? (double)n * 1e9 / (double)ns : 0.0;

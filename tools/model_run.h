@@ -35,6 +35,10 @@ int clb_print_text(void *ctx, const char *text, size_t n, clb_error *err);
 /* A whole file, "-" for standard input; size limit 256 MiB. */
 int clb_read_input(const char *path, clb_buf *out, clb_error *err);
 
+/* LIMIT if `n` bytes of text cannot fit the context even with the vocabulary's longest token all along: a huge file is
+ * refused before tokenizing it takes time and memory. */
+int clb_check_prompt_size(const clb_engine *engine, size_t n, clb_error *err);
+
 /* Figures of a finished generation and of the engine. */
 void clb_print_stats(FILE *f, const clb_engine *engine, const clb_session *session, const clb_generation *g,
                      uint64_t seed);

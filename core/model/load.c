@@ -36,8 +36,8 @@ static int size_weight(void *ctx, clb_weight *w)
 {
     clb_model_sizes *s = ctx;
     s->dense_bytes += w->m.bytes;
-    if (w->m.bytes > s->biggest_staging)
-        s->biggest_staging = w->m.bytes;
+    if (w->m.group_stride > s->widest_group)
+        s->widest_group = w->m.group_stride;
     return COLIBRI_OK;
 }
 
@@ -56,8 +56,12 @@ clb_model_sizes clb_model_get_sizes(const clb_model *model)
     s.embedding_bytes = model->token_embd.m.bytes + (model->output.tensor ? model->output.m.bytes : 0);
     s.dense_bytes -= s.embedding_bytes;
     for (uint32_t l = 0; l < model->n_moe_layers; l++)
-        for (int p = 0; p < CLB_PARTS; p++)
-            s.expert_bytes += model->expert_layers[l].part[p].bytes * model->hp.n_experts;
+        for (int p = 0; p < CLB_PARTS; p++) {
+            const clb_matrix *m = &model->expert_layers[l].part[p];
+            s.expert_bytes += m->bytes * model->hp.n_experts;
+            if (m->group_stride > s.widest_group)
+                s.widest_group = m->group_stride;
+        }
     return s;
 }
 

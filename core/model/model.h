@@ -41,7 +41,7 @@ typedef struct clb_model_sizes {
     uint64_t embedding_bytes; /* token_embd and output */
     uint64_t dense_bytes;     /* every other resident matrix and vector */
     uint64_t expert_bytes;    /* all experts */
-    uint64_t biggest_staging; /* largest single matrix that passes through read buffers */
+    uint64_t widest_group;    /* largest group of 16 rows that passes through a read buffer */
 } clb_model_sizes;
 
 typedef struct clb_model {

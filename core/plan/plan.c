@@ -142,7 +142,8 @@ int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)
     out->kv_bytes = kv_of(in, in->kv_positions);
     out->buffer_bytes = clb_forward_bytes(&model->hp, in->max_rows, in->kv_positions, in->n_workers) +
                         (uint64_t)in->n_sequences * model->hp.n_vocab * sizeof(float);
-    out->staging_bytes = (uint64_t)in->n_workers * STAGING_PER_WORKER;
+    const uint64_t staging = sizes.widest_group > STAGING_PER_WORKER ? sizes.widest_group : STAGING_PER_WORKER;
+    out->staging_bytes = in->n_workers * staging;
     const uint64_t fixed = out->base_bytes + out->embedding_bytes + out->dense_bytes + out->kv_bytes +
                            out->buffer_bytes + out->staging_bytes;
     struct classes c = {0};

@@ -68,6 +68,10 @@ MODELS = {
     "granitemoe": ("granitemoe", "refact", tf.GraniteMoeConfig(
         **BASE | GRANITE | dict(intermediate_size=32, num_local_experts=8, num_experts_per_tok=2,
                                 tie_word_embeddings=True, rope_parameters=theta(10000.0)))),
+    # The shared expert is wider than a routed one: mixing up the two widths must not go unnoticed.
+    "granitemoe_shared": ("granitemoe", "refact", tf.GraniteMoeSharedConfig(
+        **BASE | GRANITE | dict(intermediate_size=32, shared_intermediate_size=48, num_local_experts=8,
+                                num_experts_per_tok=2, tie_word_embeddings=True, rope_parameters=theta(10000.0)))),
 }
 
 
@@ -159,6 +163,7 @@ LAYER_NAMES = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp",
+    "shared_mlp.output_linear": "ffn_down_shexp",
 }
 TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -183,6 +188,10 @@ def tensors(model, arch):
             yield f"{block}.ffn_up_exps.weight", up
         elif suffix == "down_proj" and rest.endswith("experts"):
             yield f"{block}.ffn_down_exps.weight", w
+        elif rest == "shared_mlp.input_linear":  # gate rows then up rows
+            gate, up = np.split(w, 2, axis=0)
+            yield f"{block}.ffn_gate_shexp.{suffix}", gate
+            yield f"{block}.ffn_up_shexp.{suffix}", up
         else:
             kind = rest.rpartition(".")[2]
             if norm_rope and kind in heads:
@@ -208,6 +217,8 @@ def write_gguf(path, model, name, arch, pre):
         w.add_expert_used_count(c.num_experts_per_tok)
     if arch == "qwen3moe":
         w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    if getattr(c, "shared_intermediate_size", 0):
+        w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
     if head_dim is not None and head_dim * c.num_attention_heads != c.hidden_size:
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)

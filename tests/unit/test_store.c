@@ -112,8 +112,8 @@ static uint64_t run_policy(enum fake_answer answer, int admit_every, uint32_t sl
     const test_rig_options o = {.policy = &fake.table, .slots = slots, .log = &log};
     assert_ok(test_rig_open(&rig, MODEL, &o, &err), &err);
     assert_int_equal(fake.n_creates, 1);
-    static const uint32_t chunks[] = {0, 1, 7};
-    for (size_t i = 0; i < 3; i++) {
+    static const uint32_t chunks[] = {0, 3};
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         check_logits(&rig, chunks[i]);
         check_slots(rig.model->store);
     }
@@ -272,6 +272,44 @@ static void leased_experts_stay(void **state)
     check_fake(&fake);
     test_rig_close(&rig);
     fake_policy_free(&fake);
+}
+
+/* A caller that asks for part of the union first: what the rest of it needs and is resident stays, leased or not. */
+static void needed_experts_stay(void **state)
+{
+    (void)state;
+    for (int answer = FAKE_RANDOM; answer <= FAKE_ALWAYS_LAST; answer++) {
+        clb_error err;
+        test_rig rig;
+        fake_policy fake;
+        fake_policy_init(&fake, (enum fake_answer)answer);
+        const test_rig_options o = {.policy = &fake.table, .slots = 2};
+        assert_ok(test_rig_open(&rig, MODEL, &o, &err), &err);
+        clb_store *store = rig.model->store;
+        static const uint32_t rows[] = {1, 1, 1}, first[] = {4, 6}, all[] = {1, 2, 6};
+        static const float gates[] = {.5f, .5f, .5f};
+        clb_lease leases[3];
+        uint32_t n;
+        route_by_hand(store, first, rows, 2);
+        assert_ok(clb_store_acquire(store, 0, first, rows, gates, 2, leases, &n, &err), &err);
+        assert_int_equal(n, 2);
+        clb_store_release(store, 0, leases, n); /* 4 and 6 are resident */
+        route_by_hand(store, all, rows, 3);
+        assert_ok(clb_store_acquire(store, 0, all, rows, gates, 2, leases, &n, &err), &err);
+        assert_int_equal(n, 1); /* 4 left for 1; nothing may leave for 2 */
+        assert_int_equal(leases[0].expert, 1);
+        assert_true(store->experts->slot_of[6] != CLB_NO_SLOT);
+        clb_store_release(store, 0, leases, n);
+        const uint64_t misses = stats_of(&rig).misses;
+        assert_ok(clb_store_acquire(store, 0, all + 2, rows, gates, 1, leases, &n, &err), &err);
+        assert_int_equal(n, 1);
+        assert_int_equal(stats_of(&rig).misses, misses);
+        clb_store_release(store, 0, leases, n);
+        check_slots(store);
+        check_fake(&fake);
+        test_rig_close(&rig);
+        fake_policy_free(&fake);
+    }
 }
 
 /* ---- counters and cold caches ---- */
@@ -464,7 +502,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_answer_gives_the_same_logits),
         cmocka_unit_test(bypassed_experts_leave_at_once),     cmocka_unit_test(slots_fewer_than_the_union),
-        cmocka_unit_test(leased_experts_stay),                cmocka_unit_test(resets),
+        cmocka_unit_test(leased_experts_stay),                cmocka_unit_test(needed_experts_stay),
+        cmocka_unit_test(resets),
         cmocka_unit_test(preloaded_experts_never_miss),       cmocka_unit_test(a_policy_may_refuse_to_start),
         cmocka_unit_test(reads_fail_cleanly),                 cmocka_unit_test(loading_fails_cleanly),
     };

@@ -28,7 +28,7 @@ typedef struct chat {
     clb_message *messages; /* contents are owned, roles are literals */
     size_t n, cap;
     clb_generate_options options;
-    clb_generation last;   /* figures of the last answer; text and tokens freed */
+    clb_generation last; /* figures of the last answer; text and tokens freed */
     bool answered;
     bool tty;
     EditLine *editor;
@@ -189,7 +189,8 @@ static int answer(chat *c, const clb_buf *line, clb_error *err)
     CLB_GO(rc);
     CLB_GO(add_message(c, "assistant", c->last.text.data, c->last.text.n, err));
     if (c->last.finish == CLB_FINISH_CONTEXT)
-        fprintf(stderr, "(the context of %u tokens is full: /reset starts anew, --ctx makes it larger)\n", c->engine->ctx);
+        fprintf(stderr, "(the context of %u tokens is full: /reset starts anew, --ctx makes it larger)\n",
+                c->engine->ctx);
     if (c->last.finish == CLB_FINISH_CANCELLED && c->tty)
         fputs("(stopped)\n", stderr);
 done:
@@ -276,7 +277,8 @@ static int run(clb_args *args, clb_error *err)
     CLB_GO(clb_open_engine(args, &c.engine, err));
     rc = clb_chat_detect(c.engine->gguf, &c.format, err);
     if (rc == COLIBRI_E_NOT_FOUND)
-        rc = clb_fail(err, COLIBRI_E_UNSUPPORTED, "the model has no chat template: `colibri run --raw` continues plain text");
+        rc = clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                      "the model has no chat template: `colibri run --raw` continues plain text");
     CLB_GO(rc);
     CLB_GO(clb_session_create(c.engine, &c.session, err));
     if (system)
@@ -301,11 +303,12 @@ const struct clb_command clb_command_chat = {
     .name = "chat",
     .summary = "talk with a model in the terminal",
     .usage = "colibri chat -m MODEL [flags]",
-    .description =
-        "Reads lines, answers each in the model's chat format, and keeps the conversation in the KV cache, so that only new "
-        "tokens are computed. On a terminal lines can be edited and recalled (editline; ~/.editrc applies); input from a "
-        "pipe is one message per line. Ctrl-C stops an answer, a second one leaves.\n\n"
-        "Commands: /reset forgets the conversation, /stats prints figures, /help, /quit.",
+    .description = "Reads lines, answers each in the model's chat format, and keeps the conversation in the KV cache, "
+                   "so that only new "
+                   "tokens are computed. On a terminal lines can be edited and recalled (editline; ~/.editrc applies); "
+                   "input from a "
+                   "pipe is one message per line. Ctrl-C stops an answer, a second one leaves.\n\n"
+                   "Commands: /reset forgets the conversation, /stats prints figures, /help, /quit.",
     .examples = "colibri chat -m model.gguf   # talk\n"
                 "colibri chat -m model.gguf --system \"Answer in one sentence.\"   # with a system message\n"
                 "printf 'Hello\\nWhat did I say?\\n' | colibri chat -m model.gguf   # two turns from a pipe",

@@ -61,10 +61,11 @@ static int run(clb_args *args, clb_error *err)
     const uint32_t n_ctx = ctx_given || engine->ctx < DEFAULT_CHUNK ? engine->ctx : DEFAULT_CHUNK;
     CLB_GO(clb_perplexity_run(engine, ids.ids, ids.n, n_ctx, max_chunks, on_chunk, &progress, &p, err));
     if (clb_args_has(args, "json")) {
-        CLB_GO(clb_json_print(json_pack("{s:f, s:f, s:i, s:i, s:I, s:I}", "perplexity", clb_perplexity_value(&p), "stderr",
-                                        clb_perplexity_stderr(&p), "n_ctx", (int)n_ctx, "chunks", (int)p.n_chunks,
-                                        "scored_tokens", (json_int_t)p.n_scored, "text_tokens", (json_int_t)ids.n),
-                              err));
+        CLB_GO(
+            clb_json_print(json_pack("{s:f, s:f, s:i, s:i, s:I, s:I}", "perplexity", clb_perplexity_value(&p), "stderr",
+                                     clb_perplexity_stderr(&p), "n_ctx", (int)n_ctx, "chunks", (int)p.n_chunks,
+                                     "scored_tokens", (json_int_t)p.n_scored, "text_tokens", (json_int_t)ids.n),
+                           err));
     } else {
         printf("perplexity %.4f +/- %.4f (%u chunks of %u tokens, %llu scored)\n", clb_perplexity_value(&p),
                clb_perplexity_stderr(&p), p.n_chunks, n_ctx, (unsigned long long)p.n_scored);
@@ -80,9 +81,9 @@ const struct clb_command clb_command_perplexity = {
     .name = "perplexity",
     .summary = "measure how well a model predicts a text",
     .usage = "colibri perplexity -m MODEL -f FILE [--ctx N] [--chunks N] [flags]",
-    .description =
-        "Cuts the text into chunks of --ctx tokens (512 unless given), processes each on its own and scores the second half of "
-        "it, as llama-perplexity does: exp of the mean negative log-likelihood, with its standard error.",
+    .description = "Cuts the text into chunks of --ctx tokens (512 unless given), processes each on its own and scores "
+                   "the second half of "
+                   "it, as llama-perplexity does: exp of the mean negative log-likelihood, with its standard error.",
     .examples = "colibri perplexity -m model.gguf -f wiki.test.raw --chunks 16   # the first 16 chunks\n"
                 "colibri perplexity -m model.gguf -f book.txt --ctx 2048 --json   # for scripts",
     .flags = flags,

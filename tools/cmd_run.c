@@ -37,7 +37,8 @@ static int read_prompt(clb_args *args, clb_buf *prompt, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int tokenize_prompt(clb_args *args, const clb_engine *engine, const clb_buf *prompt, clb_tokens *ids, clb_error *err)
+static int tokenize_prompt(clb_args *args, const clb_engine *engine, const clb_buf *prompt, clb_tokens *ids,
+                           clb_error *err)
 {
     const clb_chat_format *chat;
     CLB_TRY(clb_check_prompt_size(engine, prompt->n, err));
@@ -54,7 +55,8 @@ static int tokenize_prompt(clb_args *args, const clb_engine *engine, const clb_b
     size_t n = 0;
     if (memchr(prompt->data, 0, prompt->n)) { /* a chat message is a string: what follows would be lost */
         clb_chat_free(chat);
-        return clb_fail(err, COLIBRI_E_USAGE, "the prompt contains a NUL byte: with a chat template it must be text (or use --raw)");
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "the prompt contains a NUL byte: with a chat template it must be text (or use --raw)");
     }
     if (system)
         messages[n++] = (clb_message){"system", system};
@@ -127,12 +129,14 @@ const struct clb_command clb_command_run = {
     .name = "run",
     .summary = "answer one prompt, or continue one text",
     .usage = "colibri run -m MODEL [flags] [PROMPT]",
-    .description =
-        "Writes the model's answer to PROMPT to standard output as it comes. The prompt goes through the model's chat template; "
-        "with --raw, or if the model has none, the text is simply continued. Without PROMPT it is read from --file or from "
-        "standard input.\n\n"
-        "The same model, prompt, seed and sampling settings give the same tokens on every machine, whatever the threads, "
-        "kernels, memory budget or expert policy.",
+    .description = "Writes the model's answer to PROMPT to standard output as it comes. The prompt goes through the "
+                   "model's chat template; "
+                   "with --raw, or if the model has none, the text is simply continued. Without PROMPT it is read from "
+                   "--file or from "
+                   "standard input.\n\n"
+                   "The same model, prompt, seed and sampling settings give the same tokens on every machine, whatever "
+                   "the threads, "
+                   "kernels, memory budget or expert policy.",
     .examples = "colibri run -m model.gguf \"Why is the sky blue?\"   # chat template, sampled\n"
                 "colibri run -m model.gguf --raw --temperature 0 -n 64 \"Once upon a time\"   # greedy continuation\n"
                 "colibri run -m moe.gguf --max-memory 8G --stats -f question.txt   # within 8 GiB, with figures",

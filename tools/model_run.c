@@ -85,7 +85,8 @@ int clb_check_prompt_size(const clb_engine *engine, size_t n, clb_error *err)
     if (n / longest > engine->ctx)
         return clb_fail(err, COLIBRI_E_LIMIT,
                         "the prompt has %zu bytes, at least %zu tokens; the context holds %u: raise --ctx or choose a "
-                        "--kv-strategy that evicts", n, n / longest, engine->ctx);
+                        "--kv-strategy that evicts",
+                        n, n / longest, engine->ctx);
     return COLIBRI_OK;
 }
 
@@ -122,23 +123,28 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
             clb_human_bytes(s.resident_bytes, a), (double)e->load_ns / 1e9, clb_pool_workers(e->pool),
             (unsigned long long)seed);
     if (g)
-        fprintf(f, "prompt    %u tokens (%u reused), %.2f tok/s\ngenerated %zu tokens, %.2f tok/s, finish: %s%s%s\n", g->n_prompt,
-                g->n_reused, per_second(g->n_prompt - g->n_reused, g->prompt_ns), g->tokens.n,
+        fprintf(f, "prompt    %u tokens (%u reused), %.2f tok/s\ngenerated %zu tokens, %.2f tok/s, finish: %s%s%s\n",
+                g->n_prompt, g->n_reused, per_second(g->n_prompt - g->n_reused, g->prompt_ns), g->tokens.n,
                 per_second(g->tokens.n, g->decode_ns), clb_finish_name(g->finish), g->stop ? ", stop string" : "", "");
     if (s.n_experts)
-        fprintf(f, "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit), evictions %llu, read %s\n",
+        fprintf(f,
+                "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit), evictions "
+                "%llu, read %s\n",
                 s.policy, s.n_slots, s.n_experts, clb_human_bytes(s.slot_bytes, b), (unsigned long long)s.hits,
-                (unsigned long long)s.misses, s.hits + s.misses ? 100.0 * (double)s.hits / (double)(s.hits + s.misses) : 0.0,
+                (unsigned long long)s.misses,
+                s.hits + s.misses ? 100.0 * (double)s.hits / (double)(s.hits + s.misses) : 0.0,
                 (unsigned long long)s.evictions, clb_human_bytes(s.expert_bytes_read, c));
-    fprintf(f, "kv        strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
-            e->strategy->name, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min, (unsigned long long)kv.kept_max,
-            (unsigned long long)kv.evicted_sum, clb_human_bytes(kv.bytes, d));
+    fprintf(f,
+            "kv        strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
+            e->strategy->name, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
+            (unsigned long long)kv.kept_max, (unsigned long long)kv.evicted_sum, clb_human_bytes(kv.bytes, d));
     if (s.bad_answers || kv.bad_answers)
         fprintf(f, "warning   answers replaced by the host: expert policy %llu, KV strategy %llu\n",
                 (unsigned long long)s.bad_answers, (unsigned long long)kv.bad_answers);
-    fprintf(f, "plan      budget %s: weights %s, expert slots %s, KV %s, buffers %s\n", clb_human_bytes(e->plan.budget, a),
-            clb_human_bytes(e->plan.embedding_bytes + e->plan.dense_bytes, b), clb_human_bytes(e->plan.slot_bytes, c),
-            clb_human_bytes(e->plan.kv_bytes, d), clb_human_bytes(e->plan.buffer_bytes, (char[24]){0}));
+    fprintf(f, "plan      budget %s: weights %s, expert slots %s, KV %s, buffers %s\n",
+            clb_human_bytes(e->plan.budget, a), clb_human_bytes(e->plan.embedding_bytes + e->plan.dense_bytes, b),
+            clb_human_bytes(e->plan.slot_bytes, c), clb_human_bytes(e->plan.kv_bytes, d),
+            clb_human_bytes(e->plan.buffer_bytes, (char[24]){0}));
     fputs("plugins in use\n", f);
     struct use_list use = {.f = f};
     clb_registry_uses(e->registry, print_use, &use);
@@ -152,10 +158,9 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
     clb_kv_seq_stats(clb_session_kv(session), &kv);
     struct use_list use = {.array = json_array()};
     clb_registry_uses(e->registry, print_use, &use);
-    json_t *out = json_pack(
-        "{s:s, s:f, s:i, s:I, s:I, s:o}", "architecture", e->model->arch->name, "load_seconds", (double)e->load_ns / 1e9,
-        "threads", (int)clb_pool_workers(e->pool), "seed", (json_int_t)seed, "resident_bytes", (json_int_t)s.resident_bytes,
-        "plugins", use.array);
+    json_t *out = json_pack("{s:s, s:f, s:i, s:I, s:I, s:o}", "architecture", e->model->arch->name, "load_seconds",
+                            (double)e->load_ns / 1e9, "threads", (int)clb_pool_workers(e->pool), "seed",
+                            (json_int_t)seed, "resident_bytes", (json_int_t)s.resident_bytes, "plugins", use.array);
     if (s.n_experts)
         json_object_set_new(out, "experts",
                             json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "policy", s.policy, "slots",

@@ -10,22 +10,22 @@
 #include "text/chat.h"
 
 /* Settings of every command that opens a model; to be put into its list. */
-#define CLB_ENGINE_SETTINGS                                                                                          \
-    CLB_SET_model_model, CLB_SET_model_ctx, CLB_SET_model_batch, CLB_SET_memory_max_memory, CLB_SET_memory_mlock,    \
-        CLB_SET_cpu_threads, CLB_SET_cpu_mask, CLB_SET_store_mode, CLB_SET_store_expert_slots,                       \
-        CLB_SET_store_expert_policy, CLB_SET_kv_kv_strategy, CLB_SET_kv_kv_budget, CLB_SET_kv_kv_block_size,         \
-        CLB_SET_kv_kv_type, CLB_SET_plugins_path, CLB_SET_plugins_prefer, CLB_SET_plugins_deny,                      \
+#define CLB_ENGINE_SETTINGS                                                                                            \
+    CLB_SET_model_model, CLB_SET_model_ctx, CLB_SET_model_batch, CLB_SET_memory_max_memory, CLB_SET_memory_mlock,      \
+        CLB_SET_cpu_threads, CLB_SET_cpu_mask, CLB_SET_store_mode, CLB_SET_store_expert_slots,                         \
+        CLB_SET_store_expert_policy, CLB_SET_kv_kv_strategy, CLB_SET_kv_kv_budget, CLB_SET_kv_kv_block_size,           \
+        CLB_SET_kv_kv_type, CLB_SET_plugins_path, CLB_SET_plugins_prefer, CLB_SET_plugins_deny,                        \
         CLB_SET_kernels_allow_inexact
-#define CLB_SAMPLING_SETTINGS                                                                                        \
-    CLB_SET_sampling_temperature, CLB_SET_sampling_top_k, CLB_SET_sampling_top_p, CLB_SET_sampling_min_p,            \
-        CLB_SET_sampling_repeat_penalty, CLB_SET_sampling_presence_penalty, CLB_SET_sampling_frequency_penalty,      \
+#define CLB_SAMPLING_SETTINGS                                                                                          \
+    CLB_SET_sampling_temperature, CLB_SET_sampling_top_k, CLB_SET_sampling_top_p, CLB_SET_sampling_min_p,              \
+        CLB_SET_sampling_repeat_penalty, CLB_SET_sampling_presence_penalty, CLB_SET_sampling_frequency_penalty,        \
         CLB_SET_sampling_repeat_last_n, CLB_SET_sampling_seed
 
 /* Opens the configured model for one sequence; Ctrl-C stops a running pass. */
 int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err);
 
-/* The model's chat format; NULL if [run] raw is set or the model has no template. A template that cannot be understood is
- * an error. */
+/* The model's chat format; NULL if [run] raw is set or the model has no template. A template that cannot be understood
+ * is an error. */
 int clb_open_chat(clb_args *args, const clb_engine *engine, const clb_chat_format **out, clb_error *err);
 
 /* For clb_generate_options: Ctrl-C (ctx: the clb_args), and text to standard output as it comes. */

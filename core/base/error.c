@@ -54,8 +54,8 @@ int clb_context(clb_error *err, const char *fmt, ...)
 const char *clb_status_name(int code)
 {
     switch (code) {
-#define NAME(name, value, exit_code, text) \
-    case value:                            \
+#define NAME(name, value, exit_code, text)                                                                             \
+    case value:                                                                                                        \
         return #name;
         COLIBRI_STATUS_MAP(NAME)
 #undef NAME
@@ -67,8 +67,8 @@ const char *clb_status_name(int code)
 const char *clb_status_text(int code)
 {
     switch (code) {
-#define TEXT(name, value, exit_code, text) \
-    case value:                            \
+#define TEXT(name, value, exit_code, text)                                                                             \
+    case value:                                                                                                        \
         return text;
         COLIBRI_STATUS_MAP(TEXT)
 #undef TEXT
@@ -80,8 +80,8 @@ const char *clb_status_text(int code)
 int clb_status_exit_code(int code)
 {
     switch (code) {
-#define EXIT_CODE(name, value, exit_code, text) \
-    case value:                                 \
+#define EXIT_CODE(name, value, exit_code, text)                                                                        \
+    case value:                                                                                                        \
         return exit_code;
         COLIBRI_STATUS_MAP(EXIT_CODE)
 #undef EXIT_CODE

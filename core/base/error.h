@@ -24,9 +24,9 @@ typedef struct clb_error {
 
 /* Stores code and message (err may be NULL); the value is the code. Macros around the storing functions, so that the
  * compiler sees that a failure is never OK. */
-#define clb_fail(err, code, ...)                 (clb_error_set((err), (code), __VA_ARGS__), clb_error_code(code))
+#define clb_fail(err, code, ...) (clb_error_set((err), (code), __VA_ARGS__), clb_error_code(code))
 /* Same, appending ": " and the text of errno value `errnum`. */
-#define clb_fail_errno(err, code, errnum, ...) \
+#define clb_fail_errno(err, code, errnum, ...)                                                                         \
     (clb_error_set_errno((err), (code), (errnum), __VA_ARGS__), clb_error_code(code))
 /* Puts "context: " in front of the message already in err. Returns err->code. */
 int clb_context(clb_error *err, const char *fmt, ...) CLB_PRINTF(2, 3);
@@ -42,19 +42,19 @@ const char *clb_status_name(int code); /* "NOT_FOUND" */
 const char *clb_status_text(int code); /* "a file, key or id does not exist" */
 int clb_status_exit_code(int code);
 
-#define CLB_TRY(expr)               \
-    do {                            \
-        const int clb_try_ = (expr); \
-        if (clb_try_)               \
-            return clb_try_;        \
+#define CLB_TRY(expr)                                                                                                  \
+    do {                                                                                                               \
+        const int clb_try_ = (expr);                                                                                   \
+        if (clb_try_)                                                                                                  \
+            return clb_try_;                                                                                           \
     } while (0)
 
 /* With `int rc = COLIBRI_OK;` and a label `done:` in scope. */
-#define CLB_GO(expr)       \
-    do {                   \
-        rc = (expr);       \
-        if (rc)            \
-            goto done;     \
+#define CLB_GO(expr)                                                                                                   \
+    do {                                                                                                               \
+        rc = (expr);                                                                                                   \
+        if (rc)                                                                                                        \
+            goto done;                                                                                                 \
     } while (0)
 
 #define CLB_NOMEM(err, what) clb_fail((err), COLIBRI_E_NOMEM, "out of memory: %s", (what))

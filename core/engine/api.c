@@ -120,10 +120,8 @@ int colibri_engine_open(const colibri_options *options, uint32_t n_sessions, col
     const char *plugin_dir = options->plugin_dir;
     if (!plugin_dir && plugin_dir_beside_library(dir, sizeof dir))
         plugin_dir = dir;
-    const clb_engine_options o = {.config = options->config,
-                                  .builtin_plugin_dir = plugin_dir,
-                                  .log = &e->log,
-                                  .n_sequences = n_sessions};
+    const clb_engine_options o = {
+        .config = options->config, .builtin_plugin_dir = plugin_dir, .log = &e->log, .n_sequences = n_sessions};
     const int rc = clb_engine_open(&o, &e->engine, inner(err));
     if (rc)
         free(e);
@@ -162,8 +160,8 @@ static void copy_ids(const clb_tokens *t, uint32_t *ids, size_t cap, size_t *n)
         memcpy(ids, t->ids, (t->n < cap ? t->n : cap) * sizeof *ids);
 }
 
-int colibri_tokenize(const colibri_engine *engine, const char *text, size_t text_n, int special, uint32_t *ids, size_t cap,
-                     size_t *n, colibri_error *err)
+int colibri_tokenize(const colibri_engine *engine, const char *text, size_t text_n, int special, uint32_t *ids,
+                     size_t cap, size_t *n, colibri_error *err)
 {
     clb_tokens t = {0};
     const uint32_t flags = CLB_TOKENIZE_BOS | (special ? CLB_TOKENIZE_SPECIAL : 0);
@@ -174,7 +172,8 @@ int colibri_tokenize(const colibri_engine *engine, const char *text, size_t text
     return rc;
 }
 
-int colibri_token_bytes(const colibri_engine *engine, uint32_t token, char *bytes, size_t cap, size_t *n, colibri_error *err)
+int colibri_token_bytes(const colibri_engine *engine, uint32_t token, char *bytes, size_t cap, size_t *n,
+                        colibri_error *err)
 {
     if (token >= clb_vocab_size(engine->engine->vocab))
         return clb_fail(inner(err), COLIBRI_E_USAGE, "token %u is outside the vocabulary", token);
@@ -272,8 +271,8 @@ static int forward_text(void *ctx, const char *text, size_t n, clb_error *err)
     return COLIBRI_OK;
 }
 
-int colibri_generate(colibri_session *session, const uint32_t *prompt, size_t n, const colibri_generate_options *options,
-                     const char **finish, colibri_error *err)
+int colibri_generate(colibri_session *session, const uint32_t *prompt, size_t n,
+                     const colibri_generate_options *options, const char **finish, colibri_error *err)
 {
     if (options->struct_size < GENERATE_OPTIONS_MIN)
         return clb_fail(inner(err), COLIBRI_E_USAGE,

@@ -44,7 +44,8 @@ static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
     if (e->ctx == 0)
         e->ctx = hp->n_ctx_train < DEFAULT_CTX ? hp->n_ctx_train : DEFAULT_CTX;
     if (e->ctx > hp->n_ctx_train)
-        clb_logf(e->log, COLIBRI_LOG_WARN, "context of %u tokens: the model was trained for %u", e->ctx, hp->n_ctx_train);
+        clb_logf(e->log, COLIBRI_LOG_WARN, "context of %u tokens: the model was trained for %u", e->ctx,
+                 hp->n_ctx_train);
     if (e->batch > e->ctx)
         e->batch = e->ctx;
     const char *name = clb_config_str(config, CLB_SET_kv_kv_strategy);
@@ -58,10 +59,11 @@ static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
     if (keeps_all && e->kv_budget)
         return clb_fail(err, COLIBRI_E_USAGE,
                         "--kv-budget does not apply: the KV strategy \"%s\" keeps every position (choose another with "
-                        "--kv-strategy)", e->strategy->name);
+                        "--kv-strategy)",
+                        e->strategy->name);
     if (e->kv_budget > e->ctx)
-        clb_logf(e->log, COLIBRI_LOG_WARN, "kv-budget of %u positions: the context of %u limits it (--ctx)", e->kv_budget,
-                 e->ctx);
+        clb_logf(e->log, COLIBRI_LOG_WARN, "kv-budget of %u positions: the context of %u limits it (--ctx)",
+                 e->kv_budget, e->ctx);
     if (e->kv_budget == 0 || e->kv_budget > e->ctx)
         e->kv_budget = e->ctx;
     e->kv_layout = (clb_kv_layout){
@@ -104,7 +106,8 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
     };
     if (in.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
-    /* A policy in a settings file is meant for the models that have experts; one on the command line is meant for this. */
+    /* A policy in a settings file is meant for the models that have experts; one on the command line is meant for this.
+     */
     if (!moe && strncmp(clb_config_origin(config, CLB_SET_store_expert_policy), "--", 2) == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-policy does not apply: the model has no experts");
     CLB_TRY(clb_plan_make(&in, &e->plan, err));

@@ -41,7 +41,7 @@ static uint32_t slice_rows(const clb_engine *e)
 struct scoring {
     const uint32_t *ids; /* of the chunk */
     uint32_t n_ctx, n_vocab;
-    uint32_t position;   /* of the first wanted row */
+    uint32_t position; /* of the first wanted row */
     clb_perplexity *p;
 };
 
@@ -59,8 +59,8 @@ static void score_rows(void *ctx, uint32_t first, uint32_t n, const float *logit
     }
 }
 
-static int run_chunk(clb_engine *e, clb_kv_seq *kv, const uint32_t *ids, uint32_t n_ctx, float *logits, clb_perplexity *p,
-                     clb_error *err)
+static int run_chunk(clb_engine *e, clb_kv_seq *kv, const uint32_t *ids, uint32_t n_ctx, float *logits,
+                     clb_perplexity *p, clb_error *err)
 {
     const uint32_t first = n_ctx / 2;
     struct scoring scoring = {.ids = ids, .n_ctx = n_ctx, .n_vocab = e->model->hp.n_vocab, .p = p};
@@ -90,12 +90,14 @@ int clb_perplexity_run(clb_engine *e, const uint32_t *ids, size_t n, uint32_t n_
 {
     *out = (clb_perplexity){0};
     if (n_ctx < 4 || n_ctx > e->ctx)
-        return clb_fail(err, COLIBRI_E_USAGE, "chunks of %u tokens: must be between 4 and the context of %u", n_ctx, e->ctx);
+        return clb_fail(err, COLIBRI_E_USAGE, "chunks of %u tokens: must be between 4 and the context of %u", n_ctx,
+                        e->ctx);
     const size_t whole = n / n_ctx;
     if (whole == 0)
-        return clb_fail(err, COLIBRI_E_USAGE, "the text has %zu tokens, one chunk needs %u: give a longer text or a smaller --ctx",
-                        n, n_ctx);
-    const uint32_t chunks = max_chunks && max_chunks < whole ? max_chunks : (uint32_t)(whole < UINT32_MAX ? whole : UINT32_MAX);
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "the text has %zu tokens, one chunk needs %u: give a longer text or a smaller --ctx", n, n_ctx);
+    const uint32_t chunks =
+        max_chunks && max_chunks < whole ? max_chunks : (uint32_t)(whole < UINT32_MAX ? whole : UINT32_MAX);
     const bool bos = clb_vocab_add_bos(e->vocab) && clb_vocab_bos(e->vocab) != CLB_TOKEN_NONE;
     uint32_t *chunk = malloc(n_ctx * sizeof *chunk);
     float *logits = malloc((size_t)slice_rows(e) * e->model->hp.n_vocab * sizeof *logits);

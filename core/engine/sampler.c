@@ -17,7 +17,7 @@ struct clb_sampler {
     uint64_t rng[4];
     uint32_t *window; /* ring of the last repeat_last_n tokens */
     uint32_t n_window, next;
-    uint32_t *count;  /* [n_vocab] occurrences in the window */
+    uint32_t *count; /* [n_vocab] occurrences in the window */
     struct candidate *candidates;
     double *weights;
 };

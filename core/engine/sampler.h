@@ -13,11 +13,11 @@
 
 typedef struct clb_sampler_params {
     double temperature;
-    uint32_t top_k;           /* 0: all */
-    double top_p, min_p;      /* 1 and 0: off */
-    double repeat_penalty;    /* 1: off */
+    uint32_t top_k;        /* 0: all */
+    double top_p, min_p;   /* 1 and 0: off */
+    double repeat_penalty; /* 1: off */
     double presence_penalty, frequency_penalty;
-    uint32_t repeat_last_n;   /* tokens the penalties see */
+    uint32_t repeat_last_n; /* tokens the penalties see */
     uint64_t seed;
 } clb_sampler_params;
 

@@ -86,7 +86,8 @@ static size_t rewind_to_prefix(clb_session *s, const uint32_t *ids, size_t n)
     return common;
 }
 
-static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colibri_phase phase, bool last, clb_error *err)
+static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colibri_phase phase, bool last,
+                     clb_error *err)
 {
     const clb_span span = {
         .kv = s->kv,
@@ -115,7 +116,8 @@ int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reus
     if (keeps_all(s) && n > s->engine->ctx)
         return clb_fail(err, COLIBRI_E_LIMIT,
                         "the prompt has %zu tokens, the context holds %u: raise --ctx or choose a --kv-strategy that "
-                        "evicts", n, s->engine->ctx);
+                        "evicts",
+                        n, s->engine->ctx);
     if (n > UINT32_MAX)
         return clb_fail(err, COLIBRI_E_LIMIT, "the prompt has %zu tokens", n);
     size_t done = rewind_to_prefix(s, ids, n);

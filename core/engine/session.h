@@ -30,25 +30,25 @@ const char *clb_finish_name(enum clb_finish finish); /* "stop", "length", "conte
 
 typedef struct clb_generate_options {
     clb_sampler_params sampling;
-    uint32_t max_tokens;           /* 0: until the context is full */
-    const char *const *stops;      /* strings that end the text; not part of it */
+    uint32_t max_tokens;      /* 0: until the context is full */
+    const char *const *stops; /* strings that end the text; not part of it */
     size_t n_stops;
     bool ignore_eog;
-    bool special;                  /* show control tokens */
+    bool special; /* show control tokens */
     /* Text in whole UTF-8 characters, as soon as it cannot be the start of a stop string. A status other than OK
      * ends the generation with it. May be NULL. */
     int (*on_text)(void *ctx, const char *text, size_t n, clb_error *err);
     void *ctx;
-    bool (*cancelled)(void *ctx);  /* polled between tokens; may be NULL */
+    bool (*cancelled)(void *ctx); /* polled between tokens; may be NULL */
     void *cancelled_ctx;
 } clb_generate_options;
 
 typedef struct clb_generation {
     clb_buf text;
-    clb_tokens tokens;             /* generated ones, the end-of-generation token not included */
+    clb_tokens tokens; /* generated ones, the end-of-generation token not included */
     enum clb_finish finish;
-    const char *stop;              /* the stop string that ended it, or NULL */
-    uint32_t n_prompt, n_reused;   /* tokens of the prompt; of those, taken from the session */
+    const char *stop;            /* the stop string that ended it, or NULL */
+    uint32_t n_prompt, n_reused; /* tokens of the prompt; of those, taken from the session */
     uint64_t prompt_ns, decode_ns;
 } clb_generation;
 

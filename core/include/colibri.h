@@ -1,9 +1,9 @@
 /* Colibri's embedding API: open a model, feed tokens, generate.
  *
  * Handles are opaque. Functions return a status of colibri/status.h (COLIBRI_OK is 0) and, where they take one, fill a
- * colibri_error with one line on what failed, where, and what to do. One engine is used by one thread at a time; different
- * engines are independent. Only names that start with colibri_ are exported; structs start with struct_size, which the
- * caller sets, and only grow at the end. */
+ * colibri_error with one line on what failed, where, and what to do. One engine is used by one thread at a time;
+ * different engines are independent. Only names that start with colibri_ are exported; structs start with struct_size,
+ * which the caller sets, and only grow at the end. */
 #ifndef COLIBRI_H
 #define COLIBRI_H
 
@@ -54,15 +54,15 @@ COLIBRI_API uint32_t colibri_n_vocab(const colibri_engine *engine);
 COLIBRI_API uint32_t colibri_n_ctx(const colibri_engine *engine);
 COLIBRI_API int colibri_is_end(const colibri_engine *engine, uint32_t token); /* end of generation? */
 
-/* ids[0..cap): as many as fit; *n is how many there are, so call again with more room if *n > cap. special: special tokens
- * written in the text are recognised; BOS and EOS are added as the vocabulary says. */
+/* ids[0..cap): as many as fit; *n is how many there are, so call again with more room if *n > cap. special: special
+ * tokens written in the text are recognised; BOS and EOS are added as the vocabulary says. */
 COLIBRI_API int colibri_tokenize(const colibri_engine *engine, const char *text, size_t text_n, int special,
                                  uint32_t *ids, size_t cap, size_t *n, colibri_error *err);
 /* Bytes of one token (may be part of a character), at most cap; *n as above. Control tokens have none. */
 COLIBRI_API int colibri_token_bytes(const colibri_engine *engine, uint32_t token, char *bytes, size_t cap, size_t *n,
                                     colibri_error *err);
-/* The prompt of a conversation in the model's chat format: roles and contents are arrays of n strings ("system", "user",
- * "assistant"); the assistant's turn is opened at the end. Contents cannot smuggle in special tokens. */
+/* The prompt of a conversation in the model's chat format: roles and contents are arrays of n strings ("system",
+ * "user", "assistant"); the assistant's turn is opened at the end. Contents cannot smuggle in special tokens. */
 COLIBRI_API int colibri_chat_prompt(const colibri_engine *engine, const char *const *roles, const char *const *contents,
                                     size_t n_messages, uint32_t *ids, size_t cap, size_t *n, colibri_error *err);
 
@@ -81,10 +81,10 @@ COLIBRI_API const float *colibri_session_logits(const colibri_session *session);
 
 typedef struct colibri_generate_options {
     size_t struct_size;
-    uint32_t max_tokens; /* 0: until the context is full */
-    double temperature;  /* 0: greedy */
-    uint32_t top_k;      /* 0: all */
-    double top_p, min_p; /* 1 and 0: off */
+    uint32_t max_tokens;                                        /* 0: until the context is full */
+    double temperature;                                         /* 0: greedy */
+    uint32_t top_k;                                             /* 0: all */
+    double top_p, min_p;                                        /* 1 and 0: off */
     double repeat_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
     uint32_t repeat_last_n; /* tokens that the penalties look at; 0: none, whatever the penalties */
     uint64_t seed;
@@ -95,8 +95,8 @@ typedef struct colibri_generate_options {
     void *ctx;
 } colibri_generate_options;
 
-/* struct_size and neutral values: greedy, no penalties (those set later look at 64 tokens), 256 tokens. The size is the caller's, so that a library with a
- * longer struct neither writes beyond it nor reads what the caller does not know. */
+/* struct_size and neutral values: greedy, no penalties (those set later look at 64 tokens), 256 tokens. The size is the
+ * caller's, so that a library with a longer struct neither writes beyond it nor reads what the caller does not know. */
 COLIBRI_API void colibri_generate_defaults_sized(colibri_generate_options *options, size_t struct_size);
 static inline void colibri_generate_defaults(colibri_generate_options *options)
 {

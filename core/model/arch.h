@@ -10,13 +10,13 @@
 enum clb_presence { CLB_ABSENT = 0, CLB_OPTIONAL = 1, CLB_REQUIRED = 2 };
 
 typedef struct clb_arch {
-    const char *name;              /* general.architecture */
-    bool rope_neox;                /* pairs (i, i + n/2) instead of (2i, 2i + 1) */
+    const char *name; /* general.architecture */
+    bool rope_neox;   /* pairs (i, i + n/2) instead of (2i, 2i + 1) */
     enum clb_qk_norm qk_norm;
-    enum clb_presence qkv_bias;    /* attn_{q,k,v}.bias */
-    enum clb_presence out_bias;    /* attn_output.bias */
-    bool output_required;          /* false: a missing output matrix means tied to token_embd */
-    bool moe_required;             /* a file without experts is not of this architecture */
+    enum clb_presence qkv_bias; /* attn_{q,k,v}.bias */
+    enum clb_presence out_bias; /* attn_output.bias */
+    bool output_required;       /* false: a missing output matrix means tied to token_embd */
+    bool moe_required;          /* a file without experts is not of this architecture */
     bool norm_topk;
     /* Last word on the hyper-parameters: keys that only this architecture has. May be NULL. */
     int (*configure)(const clb_gguf *g, const struct clb_arch *self, clb_hparams *hp, clb_error *err);

@@ -66,7 +66,8 @@ static int bind_rows(binder *b, const clb_gguf_tensor *t, uint64_t first, uint64
 {
     if (t->ne[0] > UINT32_MAX || n_rows > UINT32_MAX)
         return clb_fail(b->err, COLIBRI_E_LIMIT, "tensor %s is too large", t->name.p);
-    CLB_TRY(clb_matrix_bind(b->model->registry, t->type, (uint32_t)n_rows, (uint32_t)t->ne[0], t->name.p, &out->m, b->err));
+    CLB_TRY(
+        clb_matrix_bind(b->model->registry, t->type, (uint32_t)n_rows, (uint32_t)t->ne[0], t->name.p, &out->m, b->err));
     out->tensor = t;
     out->offset = first * out->m.row_bytes;
     return COLIBRI_OK;
@@ -112,8 +113,10 @@ static int bind_attention(binder *b, uint32_t il, clb_layer *l)
     CLB_TRY(bind_vector(b, layer_name(b, il, "attn_output.bias"), arch->out_bias, hp->n_embd, &l->o_bias));
     if (hp->qk_norm != CLB_QK_NORM_NONE) {
         const bool full = hp->qk_norm == CLB_QK_NORM_FULL;
-        CLB_TRY(bind_vector(b, layer_name(b, il, "attn_q_norm.weight"), CLB_REQUIRED, full ? nq : hp->k_dim, &l->q_norm));
-        CLB_TRY(bind_vector(b, layer_name(b, il, "attn_k_norm.weight"), CLB_REQUIRED, full ? nk : hp->k_dim, &l->k_norm));
+        CLB_TRY(
+            bind_vector(b, layer_name(b, il, "attn_q_norm.weight"), CLB_REQUIRED, full ? nq : hp->k_dim, &l->q_norm));
+        CLB_TRY(
+            bind_vector(b, layer_name(b, il, "attn_k_norm.weight"), CLB_REQUIRED, full ? nk : hp->k_dim, &l->k_norm));
     }
     return COLIBRI_OK;
 }
@@ -130,10 +133,11 @@ static int bind_dense_ffn(binder *b, uint32_t il, const char *suffix, uint64_t n
     return bind_layer_matrix(b, il, what, n_ff, n_embd, &l->down);
 }
 
-/* One part of a layer's experts, from a stacked tensor (rows_first .. of each expert's rows_total rows) or, in old files,
- * from one tensor per expert. */
-static int bind_expert_part(binder *b, uint32_t il, clb_expert_layer *x, int part, const char *stacked, const char *single,
-                            uint64_t n_cols, uint64_t n_rows, uint64_t rows_total, uint64_t rows_first)
+/* One part of a layer's experts, from a stacked tensor (rows_first .. of each expert's rows_total rows) or, in old
+ * files, from one tensor per expert. */
+static int bind_expert_part(binder *b, uint32_t il, clb_expert_layer *x, int part, const char *stacked,
+                            const char *single, uint64_t n_cols, uint64_t n_rows, uint64_t rows_total,
+                            uint64_t rows_first)
 {
     const clb_hparams *hp = &b->model->hp;
     clb_expert_source *s = &x->source[part];

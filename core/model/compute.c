@@ -87,7 +87,8 @@ static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
     quantize(ctx, row);
 }
 
-/* Index of the wanted form of acts with its buffer, -1 for float rows as they are. *missing: it is not quantized yet. */
+/* Index of the wanted form of acts with its buffer, -1 for float rows as they are. *missing: it is not quantized yet.
+ */
 static int reserve_form(clb_acts *acts, const struct colibri_format *format, int *out, bool *missing, clb_error *err)
 {
     *out = -1;
@@ -126,7 +127,8 @@ static int ensure_form(clb_compute *c, clb_acts *acts, const struct colibri_form
     CLB_TRY(reserve_form(acts, format, out, &missing, err));
     if (!missing)
         return COLIBRI_OK;
-    struct quantize_job job = {acts, format, c->ops, kind_of(format), acts->form[*out].data, acts->form[*out].row_bytes};
+    struct quantize_job job = {
+        acts, format, c->ops, kind_of(format), acts->form[*out].data, acts->form[*out].row_bytes};
     clb_compute_rows(c, acts->n_rows, 4, quantize_row, &job);
     acts->form[*out].ready = true;
     return COLIBRI_OK;
@@ -141,17 +143,19 @@ int clb_acts_promise(clb_acts *acts, const struct colibri_format *format, int *f
     return COLIBRI_OK;
 }
 
-void clb_acts_quantize_row(const clb_compute *c, clb_acts *acts, const struct colibri_format *format, int form, uint32_t row)
+void clb_acts_quantize_row(const clb_compute *c, clb_acts *acts, const struct colibri_format *format, int form,
+                           uint32_t row)
 {
     if (form < 0)
         return;
-    const struct quantize_job job = {acts, format, c->ops, kind_of(format), acts->form[form].data, acts->form[form].row_bytes};
+    const struct quantize_job job = {
+        acts, format, c->ops, kind_of(format), acts->form[form].data, acts->form[form].row_bytes};
     quantize(&job, row);
 }
 
 /* ---- parallel products ---- */
 
-#define UNIT_GROUPS_MAX 8u
+#define UNIT_GROUPS_MAX   8u
 #define MAX_JOBS_ON_STACK 64u
 
 struct run {
@@ -237,7 +241,8 @@ int clb_compute_run(clb_compute *c, const clb_job *jobs, uint32_t n_jobs, clb_er
         units += (groups + per_unit - 1) / per_unit;
     }
     unit_begin[n_jobs] = units;
-    struct run r = {.c = c, .jobs = jobs, .forms = forms, .unit_begin = unit_begin, .unit_groups = unit_groups, .n_jobs = n_jobs};
+    struct run r = {
+        .c = c, .jobs = jobs, .forms = forms, .unit_begin = unit_begin, .unit_groups = unit_groups, .n_jobs = n_jobs};
     if (units == 1) /* nothing to share (a small router): waking the others would cost more */
         run_unit(&r, 0, 0);
     else

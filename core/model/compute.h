@@ -29,7 +29,7 @@ typedef struct clb_acts {
 
 typedef struct clb_job {
     const clb_matrix *m;
-    const void *w;           /* m->data or an expert's */
+    const void *w; /* m->data or an expert's */
     clb_acts *acts;
     const uint32_t *x_index; /* NULL or [n_x] rows of acts */
     uint32_t x_first;        /* without x_index: product row t uses row x_first + t of acts */
@@ -41,7 +41,7 @@ typedef struct clb_job {
 typedef struct clb_compute {
     clb_pool *pool;
     const struct colibri_vecops *ops;
-    void **scratch;      /* [n_workers], scratch_bytes each */
+    void **scratch; /* [n_workers], scratch_bytes each */
     size_t scratch_bytes;
 } clb_compute;
 
@@ -56,7 +56,8 @@ void clb_acts_free(clb_acts *acts);
 /* For callers that make rows one by one: reserves the form that `format` wants and promises that clb_acts_quantize_row
  * is called for every row that a job will use. *form: -1 if the float rows themselves are used. */
 int clb_acts_promise(clb_acts *acts, const struct colibri_format *format, int *form, clb_error *err);
-void clb_acts_quantize_row(const clb_compute *c, clb_acts *acts, const struct colibri_format *format, int form, uint32_t row);
+void clb_acts_quantize_row(const clb_compute *c, clb_acts *acts, const struct colibri_format *format, int form,
+                           uint32_t row);
 
 int clb_compute_run(clb_compute *c, const clb_job *jobs, uint32_t n_jobs, clb_error *err);
 

@@ -25,9 +25,11 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
     const uint64_t nq = (uint64_t)hp->n_heads * hp->k_dim, no = (uint64_t)hp->n_heads * hp->v_dim;
     const uint64_t nkv = (uint64_t)hp->n_kv_heads * (hp->k_dim + hp->v_dim);
     uint64_t per_row = (hp->n_ff_shared ? 4ull : 3ull) * hp->n_embd + nq + nkv + no + hp->n_rot + 2ull * widest_ffn(hp);
-    per_row += (hp->n_embd + no + widest_ffn(hp)) / 2; /* quantized activations: at most 10 bytes for 8 elements twice */
+    per_row +=
+        (hp->n_embd + no + widest_ffn(hp)) / 2; /* quantized activations: at most 10 bytes for 8 elements twice */
     if (hp->n_experts)
-        per_row += hp->n_experts + (uint64_t)hp->top_k * (2ull * hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
+        per_row +=
+            hp->n_experts + (uint64_t)hp->top_k * (2ull * hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
     return per_row * sizeof(float) * max_rows + (uint64_t)n_workers * score_floats(hp, n_kv) * sizeof(float);
 }
 
@@ -148,12 +150,12 @@ void clb_forward_destroy(clb_forward *f)
     if (f->scores)
         for (uint32_t i = 0; i < clb_pool_workers(f->options.pool); i++)
             free(f->scores[i]);
-    void *const all[] = {f->inv_freq,   f->x,           f->h,           f->branch,      f->q,          f->k,      f->shared,
-                         f->v,          f->att,         f->cs,          f->gate,        f->up,         f->row_scratch,
-                         f->rows,       f->scores,      f->router_probs, f->ids,        f->gates,      f->pair_at,
-                         f->place_row,  f->expert_gate, f->expert_up,   f->expert_out,  f->union_ids,  f->union_rows,
-                         f->union_first, f->union_gates, f->expert_count, f->pending,   f->want_ids,   f->want_rows,
-                         f->want_gates, f->leases,      f->jobs,        f->wave_rows};
+    void *const all[] = {f->inv_freq,    f->x,           f->h,           f->branch,       f->q,          f->k,
+                         f->shared,      f->v,           f->att,         f->cs,           f->gate,       f->up,
+                         f->row_scratch, f->rows,        f->scores,      f->router_probs, f->ids,        f->gates,
+                         f->pair_at,     f->place_row,   f->expert_gate, f->expert_up,    f->expert_out, f->union_ids,
+                         f->union_rows,  f->union_first, f->union_gates, f->expert_count, f->pending,    f->want_ids,
+                         f->want_rows,   f->want_gates,  f->leases,      f->jobs,         f->wave_rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     clb_acts_free(&f->acts_h);

@@ -13,9 +13,9 @@ typedef struct clb_span {
     clb_kv_seq *kv;
     const uint32_t *tokens; /* [n] */
     uint32_t n;
-    uint32_t n_logits;      /* logits wanted for the last n_logits rows */
+    uint32_t n_logits; /* logits wanted for the last n_logits rows */
     enum colibri_phase phase;
-    bool prefill_done;      /* the span holds the last token of the prompt */
+    bool prefill_done; /* the span holds the last token of the prompt */
 } clb_span;
 
 typedef struct clb_forward clb_forward;
@@ -24,12 +24,12 @@ typedef struct clb_forward_options {
     clb_model *model;
     clb_pool *pool;
     clb_kv_layout kv_layout; /* of every span's sequence */
-    uint32_t max_rows; /* rows of one call, all spans together */
+    uint32_t max_rows;       /* rows of one call, all spans together */
     /* Sees every routing decision before the experts are looked up (traces, tests); NULL: none. */
     void (*on_route)(void *ctx, const struct colibri_route *route);
     void *on_route_ctx;
-    /* May change the decisions of one MoE layer: probs [n_rows][n_experts], ids and gates [n_rows][top_k]. For tests and
-     * experiments (changed routing is lossy); NULL: none. */
+    /* May change the decisions of one MoE layer: probs [n_rows][n_experts], ids and gates [n_rows][top_k]. For tests
+     * and experiments (changed routing is lossy); NULL: none. */
     void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
     void *adjust_route_ctx;
     /* Polled between layers; true stops the pass with CANCELLED and leaves the sequences as before. NULL: never. */
@@ -43,9 +43,9 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
 int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err);
 void clb_forward_destroy(clb_forward *f);
 
-/* Logits row by row: at most `rows` at a time in `buffer`, then handed to take(ctx, first, n, logits), `first` counting the
- * wanted rows of all spans in order. For callers that want many rows: all of them at once may be more memory than the
- * model. */
+/* Logits row by row: at most `rows` at a time in `buffer`, then handed to take(ctx, first, n, logits), `first` counting
+ * the wanted rows of all spans in order. For callers that want many rows: all of them at once may be more memory than
+ * the model. */
 typedef struct clb_logits_sink {
     float *buffer; /* [rows][n_vocab] */
     uint32_t rows;

@@ -176,7 +176,8 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
     clb_store *store = f->model->store;
     const uint32_t moe = (uint32_t)l->moe;
     const clb_expert_layer *x = &f->model->expert_layers[moe];
-    const clb_job router = {&l->router.m, l->router.m.data, &f->acts_h, NULL, 0, f->n_rows, f->router_probs, hp->n_experts};
+    const clb_job router = {&l->router.m, l->router.m.data, &f->acts_h,   NULL, 0,
+                            f->n_rows,    f->router_probs,  hp->n_experts};
     CLB_TRY(clb_compute_run(&f->compute, &router, 1, err));
     struct route_ctx rc = {f, l};
     clb_compute_rows(&f->compute, f->n_rows, 4, route_row, &rc);
@@ -209,7 +210,8 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
             f->want_gates[i] = f->union_gates[f->pending[i]];
         }
         uint32_t got = 0;
-        CLB_TRY(clb_store_acquire(store, moe, f->want_ids, f->want_rows, f->want_gates, n_pending, f->leases, &got, err));
+        CLB_TRY(
+            clb_store_acquire(store, moe, f->want_ids, f->want_rows, f->want_gates, n_pending, f->leases, &got, err));
         /* Leased ones to the front of `pending`, in lease order. */
         for (uint32_t i = 0; i < got; i++) {
             uint32_t j = i;

@@ -18,42 +18,42 @@ struct clb_forward {
     float *branch; /* [n_embd] a branch's result */
     float *shared; /* [n_embd] the shared expert's result, if there is one */
     float *q, *k, *v;
-    float *att;    /* [n_heads * v_dim] */
-    float *cs;     /* [n_rot] cos, sin */
-    float *gate, *up; /* [max(n_ff, n_ff_shared)] */
+    float *att;         /* [n_heads * v_dim] */
+    float *cs;          /* [n_rot] cos, sin */
+    float *gate, *up;   /* [max(n_ff, n_ff_shared)] */
     float *row_scratch; /* [n_workers]: one unpacked group of the embedding each */
     size_t row_scratch_floats;
 
     /* MoE: a pair is (row, rank); pair = row * top_k + rank */
-    float *router_probs;    /* [max_rows][n_experts] */
-    uint32_t *ids;          /* [max_rows][top_k] */
-    float *gates;           /* [max_rows][top_k] */
-    uint32_t *pair_at;      /* [pair] -> place in expert order */
-    uint32_t *place_row;    /* [place] -> row */
-    float *expert_gate, *expert_up; /* [place][n_ff_expert] */
-    float *expert_out;      /* [place][n_embd] */
+    float *router_probs;                            /* [max_rows][n_experts] */
+    uint32_t *ids;                                  /* [max_rows][top_k] */
+    float *gates;                                   /* [max_rows][top_k] */
+    uint32_t *pair_at;                              /* [pair] -> place in expert order */
+    uint32_t *place_row;                            /* [place] -> row */
+    float *expert_gate, *expert_up;                 /* [place][n_ff_expert] */
+    float *expert_out;                              /* [place][n_embd] */
     uint32_t *union_ids, *union_rows, *union_first; /* [n_experts] */
     float *union_gates;
-    uint32_t *expert_count; /* [n_experts] */
-    uint32_t *pending;      /* [n_experts]: indexes into the union not computed yet */
+    uint32_t *expert_count;         /* [n_experts] */
+    uint32_t *pending;              /* [n_experts]: indexes into the union not computed yet */
     uint32_t *want_ids, *want_rows; /* [n_experts]: the same, as acquire wants them */
     float *want_gates;
-    clb_lease *leases;      /* [n_experts] */
-    clb_job *jobs;          /* [2 * n_experts] */
-    uint32_t *wave_rows;    /* [place]: places whose experts are in the wave */
-    clb_acts acts_pairs;    /* inputs of the down projections, row = place */
+    clb_lease *leases;   /* [n_experts] */
+    clb_job *jobs;       /* [2 * n_experts] */
+    uint32_t *wave_rows; /* [place]: places whose experts are in the wave */
+    clb_acts acts_pairs; /* inputs of the down projections, row = place */
 
     clb_acts acts_h, acts_att, acts_ff;
 
-    float **scores;         /* [n_workers] attention scratch */
-    size_t scores_cap;      /* floats each */
+    float **scores;    /* [n_workers] attention scratch */
+    size_t scores_cap; /* floats each */
 
     /* this pass */
     const clb_span *spans;
     uint32_t n_spans, n_rows;
     struct row {
         uint32_t span, index, position; /* index: within the span */
-    } *rows;
+    } * rows;
 };
 
 int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err);

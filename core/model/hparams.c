@@ -123,13 +123,14 @@ static int read_experts(const clb_gguf *g, const clb_arch *arch, clb_hparams *hp
     CLB_TRY(clb_arch_u32_or(g, arch, "expert_shared_feed_forward_length",
                             shared < UINT32_MAX ? (uint32_t)shared : UINT32_MAX, &hp->n_ff_shared, err));
     if (hp->n_ff_shared > 1u << 24)
-        return clb_fail(err, COLIBRI_E_FORMAT, "the shared experts of %s are %u wide, at most %u are possible", arch->name,
-                        hp->n_ff_shared, 1u << 24);
+        return clb_fail(err, COLIBRI_E_FORMAT, "the shared experts of %s are %u wide, at most %u are possible",
+                        arch->name, hp->n_ff_shared, 1u << 24);
     CLB_TRY(clb_arch_u32_or(g, arch, "leading_dense_block_count", 0, &hp->n_dense_lead, err));
     CLB_TRY(clb_arch_u32_or(g, arch, "expert_gating_func", CLB_GATING_SOFTMAX, &gating, err));
     if (gating < CLB_GATING_SOFTMAX || gating > CLB_GATING_SOFTMAX_TOPK)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "expert gating function %u (key %s.expert_gating_func) is not computed by this build",
-                        gating, arch->name);
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "expert gating function %u (key %s.expert_gating_func) is not computed by this build", gating,
+                        arch->name);
     hp->gating = (enum clb_gating)gating;
     CLB_TRY(clb_arch_bool_or(g, arch, "expert_weights_norm", arch->norm_topk, &hp->norm_topk, err));
     CLB_TRY(clb_arch_f32_or(g, arch, "expert_weights_scale", 1.0f, &hp->expert_scale, err));
@@ -138,8 +139,9 @@ static int read_experts(const clb_gguf *g, const clb_arch *arch, clb_hparams *hp
     uint32_t groups;
     CLB_TRY(clb_arch_u32_or(g, arch, "expert_group_count", 1, &groups, err));
     if (groups > 1)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "expert groups (key %s.expert_group_count = %u) are not computed by this build",
-                        arch->name, groups);
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "expert groups (key %s.expert_group_count = %u) are not computed by this build", arch->name,
+                        groups);
     return COLIBRI_OK;
 }
 
@@ -177,7 +179,8 @@ int clb_hparams_read(const clb_gguf *g, const clb_arch *arch, clb_hparams *hp, c
     uint32_t window;
     CLB_TRY(clb_arch_u32_or(g, arch, "attention.sliding_window", 0, &window, err));
     if (window && window < hp->n_ctx_train)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "sliding-window attention (key %s.attention.sliding_window = %u) is not computed by this build",
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "sliding-window attention (key %s.attention.sliding_window = %u) is not computed by this build",
                         arch->name, window);
     hp->attention_scale = 1.0f / sqrtf((float)hp->k_dim);
     CLB_TRY(read_rope(g, arch, hp, err));

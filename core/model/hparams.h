@@ -24,25 +24,25 @@ typedef struct clb_hparams {
     uint32_t n_ff;                /* of dense layers, 0 if unused */
     float rms_eps;
 
-    bool rope;                    /* false: no positional rotation at all (granite with finetuned = false) */
+    bool rope; /* false: no positional rotation at all (granite with finetuned = false) */
     bool rope_neox;
     uint32_t n_rot;
     float rope_base;
-    float rope_scale;             /* angles are divided by it (linear scaling), 1 if none */
+    float rope_scale; /* angles are divided by it (linear scaling), 1 if none */
 
     enum clb_qk_norm qk_norm;
 
-    uint32_t n_experts, top_k;    /* 0: dense model */
-    uint32_t n_dense_lead;        /* first layers that are dense in a MoE model */
+    uint32_t n_experts, top_k; /* 0: dense model */
+    uint32_t n_dense_lead;     /* first layers that are dense in a MoE model */
     uint32_t n_ff_expert, n_ff_shared;
     enum clb_gating gating;
-    bool norm_topk;               /* router weights of the chosen experts are made to sum to 1 */
-    float expert_scale;           /* router weights are multiplied by it, 1 if none */
+    bool norm_topk;     /* router weights of the chosen experts are made to sum to 1 */
+    float expert_scale; /* router weights are multiplied by it, 1 if none */
 
-    float embedding_scale;        /* token embeddings are multiplied by it */
-    float residual_scale;         /* both branches are multiplied by it before they join the residual */
-    float attention_scale;        /* scores = q . k * it */
-    float logit_scale;            /* logits are multiplied by it */
+    float embedding_scale; /* token embeddings are multiplied by it */
+    float residual_scale;  /* both branches are multiplied by it before they join the residual */
+    float attention_scale; /* scores = q . k * it */
+    float logit_scale;     /* logits are multiplied by it */
 } clb_hparams;
 
 struct clb_arch;

@@ -51,12 +51,12 @@ typedef struct clb_model {
     clb_registry *registry;
     clb_weight token_embd, output; /* output.tensor == NULL: tied, use token_embd */
     clb_vector output_norm;
-    clb_vector rope_factors;       /* [n_rot / 2]: frequencies are divided by them */
+    clb_vector rope_factors; /* [n_rot / 2]: frequencies are divided by them */
     clb_layer *layers;
     clb_expert_layer *expert_layers;
     uint32_t n_moe_layers;
     clb_gguf_tensor const **expert_tensors; /* backing of clb_expert_source.tensors */
-    uint8_t *used;                 /* [n_tensors of the file]: bound by somebody */
+    uint8_t *used;                          /* [n_tensors of the file]: bound by somebody */
     clb_store *store;
 } clb_model;
 

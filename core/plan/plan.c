@@ -8,17 +8,17 @@
 
 #define DEFAULT_SHARE 0.8
 /* Allocator overhead, thread stacks, page tables: what no table of ours counts. */
-#define SLACK_BYTES (12u << 20)
+#define SLACK_BYTES        (12u << 20)
 #define STAGING_PER_WORKER (2u << 20)
-/* The process is counted in steps, and an advice leaves some room before the next one: otherwise a few pages more or less
- * would refuse in the next run what was advised in this one. */
+/* The process is counted in steps, and an advice leaves some room before the next one: otherwise a few pages more or
+ * less would refuse in the next run what was advised in this one. */
 #define BASE_STEP    (UINT64_C(1) << 20)
 #define ADVICE_NOISE (UINT64_C(512) << 10)
 #define CTX_STEP     256u
 
 struct classes {
     uint32_t n;
-    uint32_t *members;    /* experts per class */
+    uint32_t *members; /* experts per class */
     uint64_t *slot_bytes;
 };
 
@@ -39,7 +39,8 @@ static int size_classes(const clb_model *model, struct classes *c, clb_error *er
     return COLIBRI_OK;
 }
 
-/* The most slots, the same share of every class, whose bytes fit; at least `least` per class. False if not even that. */
+/* The most slots, the same share of every class, whose bytes fit; at least `least` per class. False if not even that.
+ */
 static bool fit_slots(const struct classes *c, uint64_t room, uint32_t least, uint32_t *slots)
 {
     uint64_t all = 0, used = 0;
@@ -122,8 +123,10 @@ static int refuse(const clb_plan_input *in, const clb_plan *p, uint64_t resident
     if (ctx)
         snprintf(advice + n, sizeof advice - (size_t)n, ", or --ctx %llu", (unsigned long long)ctx);
     return clb_fail(err, COLIBRI_E_NOMEM,
-                    "the model needs at least %s (weights %s, experts %s, KV cache %s, buffers %s, process %s), the budget is %s%s; %s",
-                    a[5], a[0], a[1], a[2], a[3], a[4], a[6], p->budget_is_default ? " (80 % of what is free)" : "", advice);
+                    "the model needs at least %s (weights %s, experts %s, KV cache %s, buffers %s, process %s), the "
+                    "budget is %s%s; %s",
+                    a[5], a[0], a[1], a[2], a[3], a[4], a[6], p->budget_is_default ? " (80 % of what is free)" : "",
+                    advice);
 }
 
 int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)

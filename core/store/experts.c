@@ -95,7 +95,8 @@ static int make_slots(clb_store *store, const clb_expert_pool *pool, clb_error *
         goto done;
     }
     if (total) {
-        void *arena = mmap(NULL, (size_t)total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *arena =
+            mmap(NULL, (size_t)total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (arena == MAP_FAILED) {
             char human[24];
             rc = clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot get %s for expert slots",
@@ -270,8 +271,8 @@ static void evict(clb_store *store, uint32_t s)
         x->host.policy->on_evict(x->host.self, slot->layer, slot->expert, slot->uses, 0);
 }
 
-/* A slot of the layer's class: a free one, else the policy's victim, still resident; CLB_NO_SLOT if every slot is leased or
- * still needed. */
+/* A slot of the layer's class: a free one, else the policy's victim, still resident; CLB_NO_SLOT if every slot is
+ * leased or still needed. */
 static uint32_t choose_slot(clb_store *store, uint32_t layer)
 {
     clb_experts *x = store->experts;
@@ -286,15 +287,11 @@ static uint32_t choose_slot(clb_store *store, uint32_t layer)
     return CLB_NO_SLOT;
 }
 
-static void record(clb_experts *x, uint32_t n, uint32_t layer, uint32_t expert, uint32_t result, uint32_t rows, float gates,
-                   uint64_t wait_ns)
+static void record(clb_experts *x, uint32_t n, uint32_t layer, uint32_t expert, uint32_t result, uint32_t rows,
+                   float gates, uint64_t wait_ns)
 {
-    x->accesses[n] = (struct colibri_access){.layer = layer,
-                                             .expert = expert,
-                                             .result = result,
-                                             .rows = rows,
-                                             .gate_sum = gates,
-                                             .wait_ns = wait_ns};
+    x->accesses[n] = (struct colibri_access){
+        .layer = layer, .expert = expert, .result = result, .rows = rows, .gate_sum = gates, .wait_ns = wait_ns};
 }
 
 static void lease_slot(clb_experts *x, uint32_t s)
@@ -312,7 +309,8 @@ static int load_missing(clb_store *store, uint32_t layer, uint32_t expert, uint3
     if (s == CLB_NO_SLOT)
         return COLIBRI_OK;
     clb_slot *slot = &x->slots[s];
-    /* Asked once the load is certain to happen: an expert that must wait for a later wave would be asked about twice. */
+    /* Asked once the load is certain to happen: an expert that must wait for a later wave would be asked about twice.
+     */
     const bool bypass = x->host.policy->admit && x->host.policy->admit(x->host.self, layer, expert,
                                                                        COLIBRI_CAUSE_DEMAND) == COLIBRI_ADMIT_BYPASS;
     if (slot->resident)

@@ -4,24 +4,24 @@
 
 #include "store/store.h"
 
-#define CLB_NO_SLOT UINT32_MAX
+#define CLB_NO_SLOT    UINT32_MAX
 #define CLB_STORE_PAGE 4096u
 
 typedef struct clb_slot {
     uint32_t layer, expert; /* valid if resident */
     uint32_t pins;
-    uint32_t uses;          /* since insertion */
-    uint64_t last_use;      /* access clock, for the LRU fallback */
+    uint32_t uses;     /* since insertion */
+    uint64_t last_use; /* access clock, for the LRU fallback */
     bool resident;
     bool preloaded;
-    bool bypass;            /* the policy did not admit it: emptied at release */
+    bool bypass; /* the policy did not admit it: emptied at release */
     uint8_t *data;
 } clb_slot;
 
 /* Slots of one size. */
 typedef struct clb_slot_class {
     uint64_t slot_bytes;
-    uint32_t first, n;      /* range in clb_experts.slots */
+    uint32_t first, n; /* range in clb_experts.slots */
     uint32_t n_free;
 } clb_slot_class;
 
@@ -40,7 +40,7 @@ typedef struct clb_experts {
     const clb_expert_layer *layers;
     uint32_t n_layers, n_experts, top_k;
     uint32_t n_classes;
-    uint32_t *class_of;     /* [n_layers] */
+    uint32_t *class_of; /* [n_layers] */
     clb_slot_class *classes;
     clb_slot *slots;
     uint32_t n_slots;
@@ -59,14 +59,14 @@ struct clb_store {
     struct region {
         void *p;
         size_t n;
-    } *regions;
+    } * regions;
     size_t n_regions, cap_regions;
     uint8_t *chunk; /* current small-allocation chunk */
     size_t chunk_left;
     struct {
         const uint8_t *p;
         size_t n;
-    } *maps; /* [n_shards], mmap mode */
+    } * maps;          /* [n_shards], mmap mode */
     uint8_t **staging; /* [n_workers] */
     size_t staging_bytes;
     clb_experts *experts;

@@ -10,8 +10,8 @@
 #include "base/clock.h"
 
 #define SMALL_CHUNK (1u << 20)
-#define HUGE_PAGE (2u << 20)
-#define READ_CHUNK (1u << 20)
+#define HUGE_PAGE   (2u << 20)
+#define READ_CHUNK  (1u << 20)
 
 static void *map_region(clb_store *store, size_t bytes, const char *what, clb_error *err)
 {
@@ -34,7 +34,8 @@ static void *map_region(clb_store *store, size_t bytes, const char *what, clb_er
     if (bytes >= HUGE_PAGE)
         madvise(p, bytes, MADV_HUGEPAGE); /* a wish; refusal changes speed only */
     if (store->options.mlock && mlock(p, bytes)) {
-        clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot lock %s in memory (raise `ulimit -l` or drop --mlock)", what);
+        clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot lock %s in memory (raise `ulimit -l` or drop --mlock)",
+                       what);
         munmap(p, bytes);
         return NULL;
     }
@@ -157,7 +158,7 @@ struct read_job {
     uint32_t chunk_groups;
     atomic_uint next; /* group */
     atomic_int failed;
-    clb_error err;    /* of the first worker that failed */
+    clb_error err; /* of the first worker that failed */
     atomic_ullong read_ns, pack_ns;
 };
 

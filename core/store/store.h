@@ -1,9 +1,9 @@
 /* The weight store: everything that was read from the model file and sits in memory.
  *
  * Resident matrices and vectors are loaded once. Experts are blocks of three matrices (gate, up, down) that live in
- * slots; when there are fewer slots than experts, an expert policy decides who leaves. A lease keeps a block in its slot
- * while it is being multiplied. Slots come in classes of equal size (layers may mix formats), each class with its own
- * slots, so that a narrow expert is never charged at the widest one's size.
+ * slots; when there are fewer slots than experts, an expert policy decides who leaves. A lease keeps a block in its
+ * slot while it is being multiplied. Slots come in classes of equal size (layers may mix formats), each class with its
+ * own slots, so that a narrow expert is never charged at the widest one's size.
  *
  * Use of a MoE layer in one step:
  *   clb_store_route(...)                        tells the policy the routing and the union of experts
@@ -61,7 +61,8 @@ typedef struct clb_store_options {
 int clb_store_create(const clb_store_options *options, clb_store **out, clb_error *err);
 void clb_store_destroy(clb_store *store);
 
-/* Loads a bound matrix from rows of a tensor starting at byte `offset` and sets m->data. Memory belongs to the store. */
+/* Loads a bound matrix from rows of a tensor starting at byte `offset` and sets m->data. Memory belongs to the store.
+ */
 int clb_store_load_matrix(clb_store *store, const clb_gguf_tensor *t, uint64_t offset, clb_matrix *m, clb_error *err);
 /* A whole tensor as floats (norms, biases). */
 int clb_store_load_floats(clb_store *store, const clb_gguf_tensor *t, const float **out, clb_error *err);
@@ -69,11 +70,11 @@ int clb_store_load_floats(clb_store *store, const clb_gguf_tensor *t, const floa
 typedef struct clb_expert_pool {
     const clb_expert_layer *layers; /* [n_layers], borrowed */
     uint32_t n_layers, n_experts, top_k;
-    const uint32_t *class_slots;    /* slots per class, see clb_store_classes; NULL: room for all experts */
+    const uint32_t *class_slots; /* slots per class, see clb_store_classes; NULL: room for all experts */
     const struct colibri_expert_policy *policy;
     const double *params;
     uint64_t seed;
-    bool preload;                   /* read all experts now (only if all have a slot) */
+    bool preload; /* read all experts now (only if all have a slot) */
 } clb_expert_pool;
 
 /* Size classes of expert layers: class of each layer into class_of[n_layers], slot bytes of each class into
@@ -85,26 +86,26 @@ int clb_store_open_experts(clb_store *store, const clb_expert_pool *pool, clb_er
 
 typedef struct clb_lease {
     uint32_t expert;
-    uint32_t slot;                  /* the store's */
-    const void *part[CLB_PARTS];    /* data of the three matrices */
+    uint32_t slot;               /* the store's */
+    const void *part[CLB_PARTS]; /* data of the three matrices */
 } clb_lease;
 
 void clb_store_step(clb_store *store, enum colibri_phase phase, uint32_t n_rows, uint32_t n_sequences);
 /* route->union_ids are the experts that this step will acquire. */
 void clb_store_route(clb_store *store, const struct colibri_route *route);
-/* Leases at least one and at most n of the experts in ids[n] (distinct, all in the union and not acquired before in this step);
- * gate_sums and rows per id feed the policy. out: [n]. */
+/* Leases at least one and at most n of the experts in ids[n] (distinct, all in the union and not acquired before in
+ * this step); gate_sums and rows per id feed the policy. out: [n]. */
 int clb_store_acquire(clb_store *store, uint32_t layer, const uint32_t *ids, const uint32_t *rows,
                       const float *gate_sums, uint32_t n, clb_lease *out, uint32_t *n_out, clb_error *err);
 void clb_store_release(clb_store *store, uint32_t layer, const clb_lease *leases, uint32_t n);
 
 typedef struct clb_store_stats {
-    uint64_t resident_bytes;          /* matrices and vectors outside slots */
-    uint64_t slot_bytes;              /* all slots */
-    uint32_t n_slots, n_experts;      /* in total */
+    uint64_t resident_bytes;     /* matrices and vectors outside slots */
+    uint64_t slot_bytes;         /* all slots */
+    uint32_t n_slots, n_experts; /* in total */
     uint64_t hits, misses, evictions, bad_answers;
-    uint64_t load_bytes;              /* read while loading */
-    uint64_t expert_bytes_read;       /* read by acquire */
+    uint64_t load_bytes;        /* read while loading */
+    uint64_t expert_bytes_read; /* read by acquire */
     uint64_t read_ns, pack_ns, policy_ns;
     const char *policy;
 } clb_store_stats;

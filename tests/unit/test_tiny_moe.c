@@ -1,4 +1,5 @@
-/* The embedded model: kernels, threads, slots and policies never change a logit; the F16 file against recorded vectors. */
+/* The embedded model: kernels, threads, slots and policies never change a logit; the F16 file against recorded vectors.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,11 +8,11 @@
 #include "engine/perplexity.h"
 #include "support/engine.h"
 
-#define MODEL      TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")
-#define N_GREEDY   64
-#define N_LAYERS   5
-#define TOP_K      4
-#define N_EXPERTS  32
+#define MODEL     TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")
+#define N_GREEDY  64
+#define N_LAYERS  5
+#define TOP_K     4
+#define N_EXPERTS 32
 
 /* Greedy tokens and the bytes of every step's logits. */
 struct trail {
@@ -74,8 +75,14 @@ static void placement_never_changes_logits(void **state)
         {"lru, 159 slots", {"threads=1", "expert-slots=159", "expert-policy=lru", NULL}, ANY, true},
         {"lfu, 4 slots", {"threads=2", "expert-slots=4", "expert-policy=lfu", NULL}, ANY, true},
         {"lfu, 60 slots", {"threads=2", "expert-slots=60", "expert-policy=lfu", NULL}, ANY, true},
-        {"frequency-weighted, 4 slots", {"threads=2", "expert-slots=4", "expert-policy=frequency-weighted", NULL}, ANY, true},
-        {"frequency-weighted, 60 slots", {"threads=2", "expert-slots=60", "expert-policy=frequency-weighted", NULL}, ANY, true},
+        {"frequency-weighted, 4 slots",
+         {"threads=2", "expert-slots=4", "expert-policy=frequency-weighted", NULL},
+         ANY,
+         true},
+        {"frequency-weighted, 60 slots",
+         {"threads=2", "expert-slots=60", "expert-policy=frequency-weighted", NULL},
+         ANY,
+         true},
     };
     test_ref ref;
     test_ref_open(&ref, TEST_DATA("tiny-moe/prompts.ref"));
@@ -161,9 +168,9 @@ static const char *f16_path(void)
 
 /* Recorded decisions of one prompt, and the near-ties that this engine decided otherwise. */
 struct recorded {
-    uint32_t prompt, n;   /* number, rows */
-    const uint32_t *ids;  /* [N_LAYERS][n][TOP_K] */
-    const float *probs;   /* [N_LAYERS][n][N_EXPERTS] */
+    uint32_t prompt, n;  /* number, rows */
+    const uint32_t *ids; /* [N_LAYERS][n][TOP_K] */
+    const float *probs;  /* [N_LAYERS][n][N_EXPERTS] */
     uint32_t n_forced;
 };
 
@@ -198,8 +205,8 @@ static double tie_gap(const float *probs)
     return (double)sorted[TOP_K - 1] - (double)sorted[TOP_K];
 }
 
-/* Experts must be the recorded ones. Where a near-tie went the other way the recorded choice is put in its place, so that
- * everything after it can be held to the full accuracy. */
+/* Experts must be the recorded ones. Where a near-tie went the other way the recorded choice is put in its place, so
+ * that everything after it can be held to the full accuracy. */
 static void check_route(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates)
 {
     struct recorded *r = ctx;
@@ -209,7 +216,8 @@ static void check_route(void *ctx, uint32_t layer, uint32_t n_rows, const float 
         if (same_experts(want, ids + t * TOP_K))
             continue;
         const double gap = tie_gap(r->probs + (layer * r->n + t) * N_EXPERTS);
-        print_message("prompt %u, position %u, layer %u: router near-tie decided otherwise, gap %.2e\n", r->prompt, t, layer, gap);
+        print_message("prompt %u, position %u, layer %u: router near-tie decided otherwise, gap %.2e\n", r->prompt, t,
+                      layer, gap);
         if (gap > 1e-3)
             fail_msg("prompt %u, position %u, layer %u: other experts than recorded, gap %g", r->prompt, t, layer, gap);
         float sum = 0.0f;
@@ -250,7 +258,8 @@ static void f16_matches_reference(void **state)
         float *logits = test_engine_logits(e.engine, prompt->ids, prompt->n, 0);
         double worst = 0.0;
         for (uint32_t t = 0; t < prompt->n; t++) {
-            const float *mine = logits + (size_t)t * prompt->n_vocab, *theirs = prompt->logits + (size_t)t * prompt->n_vocab;
+            const float *mine = logits + (size_t)t * prompt->n_vocab,
+                        *theirs = prompt->logits + (size_t)t * prompt->n_vocab;
             assert_int_equal(test_argmax(mine, prompt->n_vocab), test_argmax(theirs, prompt->n_vocab));
             const double d = test_max_abs_diff(mine, theirs, prompt->n_vocab);
             worst = d > worst ? d : worst;

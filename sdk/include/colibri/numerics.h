@@ -6,7 +6,7 @@
  *
  * Virtual lanes: a reduction over n elements keeps 16 partial results; element i belongs to lane i % 16, and a
  * last incomplete line is extended with zeros that take part in the arithmetic. The lanes are combined by
- * colibri_lanes_sum / colibri_lanes_max: lane i with i+8, then i+4, i+2, i+1. */
+ * colibri_lanes_sum: lane i with i+8, then i+4, i+2, i+1. */
 #ifndef COLIBRI_NUMERICS_H
 #define COLIBRI_NUMERICS_H
 

@@ -15,9 +15,7 @@ int test_engine_open(test_engine *e, const char *model, const char *const *setti
     CLB_TRY(clb_config_set(e->config, assignment, "test", err));
     for (; settings && *settings; settings++)
         CLB_TRY(clb_config_set(e->config, *settings, "test", err));
-    clb_engine_options options = {.config = e->config,
-                                  .builtin_plugin_dir = COLIBRI_TEST_PLUGIN_DIR,
-                                  .n_sequences = 1};
+    clb_engine_options options = {.config = e->config, .builtin_plugin_dir = COLIBRI_TEST_PLUGIN_DIR, .n_sequences = 1};
     if (hooks) {
         options.on_route = hooks->on_route;
         options.on_route_ctx = hooks->ctx;

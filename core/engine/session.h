@@ -30,7 +30,7 @@ const char *clb_finish_name(enum clb_finish finish); /* "stop", "length", "conte
 
 typedef struct clb_generate_options {
     clb_sampler_params sampling;
-    uint32_t max_tokens;      /* 0: until the context is full */
+    uint32_t max_tokens;      /* 0: until the context is full; never, if the strategy evicts */
     const char *const *stops; /* strings that end the text; not part of it */
     size_t n_stops;
     bool ignore_eog;

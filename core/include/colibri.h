@@ -81,7 +81,7 @@ COLIBRI_API const float *colibri_session_logits(const colibri_session *session);
 
 typedef struct colibri_generate_options {
     size_t struct_size;
-    uint32_t max_tokens;                                        /* 0: until the context is full */
+    uint32_t max_tokens;                                        /* 0: until the context is full; never, if the strategy evicts */
     double temperature;                                         /* 0: greedy */
     uint32_t top_k;                                             /* 0: all */
     double top_p, min_p;                                        /* 1 and 0: off */

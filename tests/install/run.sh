@@ -8,6 +8,7 @@ build_dir=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
+export CMAKE_GENERATOR=Ninja # make is not among the packages
 model=$source_dir/examples/tiny-moe/tiny-moe-q4_k_m.gguf
 question="Remember this: the secret code of the silver fox is 7316. What is the secret code of the silver fox?"
 

@@ -1,13 +1,15 @@
-/* The thread pool: every worker once per run, barriers, sleeping and waking, many pools. Also meant for ThreadSanitizer: the
- * plain (non-atomic) fields below are published by nothing but the pool itself. */
+/* The thread pool: every worker once per run, barriers, sleeping and waking, many pools. Also meant for
+ * ThreadSanitizer: the plain (non-atomic) fields below are published by nothing but the pool itself. */
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/pool.h"
 #include "support.h"
 
-#define MOST_WORKERS 8u
+#define MOST_WORKERS 9u
 
 static void pause_us(long us)
 {
@@ -26,11 +28,11 @@ static clb_pool *make(uint32_t n)
 
 struct calls {
     uint32_t n_workers;
-    uint64_t round;                /* written by the caller, read by the workers */
-    uint64_t seen[MOST_WORKERS];   /* round that worker w last ran in */
-    uint32_t calls[MOST_WORKERS];  /* in this round */
+    uint64_t round;               /* written by the caller, read by the workers */
+    uint64_t seen[MOST_WORKERS];  /* round that worker w last ran in */
+    uint32_t calls[MOST_WORKERS]; /* in this round */
     atomic_uint wrong;
-    long delay_us;                 /* of the last worker: the others wait for it */
+    long delay_us; /* of the last worker: the others wait for it */
 };
 
 static void note_call(void *ctx, uint32_t worker, uint32_t n_workers)
@@ -137,6 +139,72 @@ static void barriers_hold(void **state)
     }
 }
 
+/* The same without spinning, and with as many workers as share a counter's line or do not (8 and 9). */
+static void never_spins(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= MOST_WORKERS; n++) {
+        clb_pool *pool = make(n);
+        clb_pool_never_spin(pool);
+        assert_false(clb_pool_spins(pool));
+        struct calls c = {.n_workers = n};
+        run_rounds(pool, &c, 100, 0, 0);
+        c.delay_us = 1000;
+        run_rounds(pool, &c, 10, 3, 1000);
+        struct relay r = {.pool = pool, .rounds = 30};
+        clb_pool_run(pool, relay, &r);
+        assert_int_equal(atomic_load(&r.wrong), 0);
+        clb_pool_destroy(pool);
+    }
+}
+
+/* More workers than CPUs must not spin, whoever made the pool. */
+static void crowds_do_not_spin(void **state)
+{
+    (void)state;
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof cpus, &cpus))
+        skip();
+    clb_pool *pool = make((uint32_t)CPU_COUNT(&cpus) + 1);
+    assert_false(clb_pool_spins(pool));
+    clb_pool_destroy(pool);
+    pool = make((uint32_t)CPU_COUNT(&cpus));
+    assert_true(clb_pool_spins(pool));
+    clb_pool_destroy(pool);
+}
+
+static void nothing(void *ctx, uint32_t worker, uint32_t n_workers)
+{
+    (void)ctx;
+    (void)worker;
+    (void)n_workers;
+}
+
+static uint64_t cpu_us(void)
+{
+    struct rusage u;
+    assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
+    return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 +
+           (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+/* A prompt that waits for its user must not heat the room: no worker uses CPU time between two runs. What counts is CPU
+ * time, so other load on the machine does not matter; a single worker that went on spinning would use the pause itself.
+ */
+static void idle_costs_nothing(void **state)
+{
+    (void)state;
+    clb_pool *pool = make(4);
+    clb_pool_run(pool, nothing, NULL);
+    const uint64_t before = cpu_us();
+    for (int i = 0; i < 5; i++)
+        pause_us(100000);
+    const uint64_t used = cpu_us() - before;
+    clb_pool_destroy(pool);
+    if (used > 50000)
+        fail_msg("an idle pool used %llu us of CPU time in 500 ms", (unsigned long long)used);
+}
+
 /* Destroyed while its workers start, spin, or sleep. */
 static void many_pools(void **state)
 {
@@ -191,9 +259,10 @@ static void splits_evenly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_worker_once), cmocka_unit_test(workers_wake_up), cmocka_unit_test(caller_wakes_up),
-        cmocka_unit_test(barriers_hold),     cmocka_unit_test(many_pools),      cmocka_unit_test(refuses_sizes),
-        cmocka_unit_test(splits_evenly),
+        cmocka_unit_test(every_worker_once),  cmocka_unit_test(workers_wake_up), cmocka_unit_test(caller_wakes_up),
+        cmocka_unit_test(barriers_hold),      cmocka_unit_test(many_pools),      cmocka_unit_test(refuses_sizes),
+        cmocka_unit_test(splits_evenly),      cmocka_unit_test(never_spins),     cmocka_unit_test(crowds_do_not_spin),
+        cmocka_unit_test(idle_costs_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

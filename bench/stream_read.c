@@ -28,20 +28,23 @@ typedef struct {
     pthread_barrier_t *start;
 } share;
 
-static double now(void) {
+static double now(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void pin(int core) {
+static void pin(int core)
+{
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET((size_t)core, &set);
     (void)sched_setaffinity(0, sizeof set, &set); /* a core taken away meanwhile: run anywhere */
 }
 
-static uint64_t read_all(const vec *data, size_t count) {
+static uint64_t read_all(const vec *data, size_t count)
+{
     vec sums[SUMS] = {{0}};
     for (size_t i = 0; i < count; i += SUMS)
         for (size_t k = 0; k < SUMS; k++)
@@ -53,7 +56,8 @@ static uint64_t read_all(const vec *data, size_t count) {
     return sum;
 }
 
-static void *work(void *argument) {
+static void *work(void *argument)
+{
     share *s = argument;
     pin(s->core);
     pthread_barrier_wait(s->start);
@@ -63,7 +67,8 @@ static void *work(void *argument) {
 }
 
 /* Seconds of the passes of all threads, from the moment the last of them is ready; negative if a thread is missing. */
-static double run(share *shares, int threads, int passes) {
+static double run(share *shares, int threads, int passes)
+{
     pthread_barrier_t start;
     if (pthread_barrier_init(&start, NULL, (unsigned)threads + 1) != 0)
         return -1;
@@ -82,7 +87,8 @@ static double run(share *shares, int threads, int passes) {
     return seconds;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     int threads = argc > 1 ? atoi(argv[1]) : 1;
     int mebibytes = argc > 2 ? atoi(argv[2]) : 1024;
     if (threads < 1 || threads > MAX_THREADS || mebibytes < 1 || mebibytes > 1 << 20) {
@@ -124,7 +130,7 @@ int main(int argc, char **argv) {
         if (seconds > 0)
             printf("bw %d %.6f\n", passes, seconds);
         else
-            printf("error cannot run '%s'\n", strtok(line, "\n"));
+            printf("error cannot run '%.*s'\n", (int)strcspn(line, "\n"), line);
         fflush(stdout);
     }
     uint64_t sum = 0; /* printed, so that no compiler may leave the reading out */

@@ -114,7 +114,6 @@ def fill_blocks(rng, count, std, kind):
     if min_at is not None:  # scale and minimum are tied, so that the mean is zero
         put(buffer, min_at, size, choice, [half(s * std / rms * ratio) for s in SCALES])
     if kind == "q8_0":
-        buffer = bytearray(buffer)
         for at in range(2, size):
             buffer[at::size] = buffer[at::size].translate(NOT_MINUS_128)
     elif kind in ("q4_k", "q5_k"):

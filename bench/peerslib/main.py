@@ -73,12 +73,15 @@ def parser():
     p.add_argument("-m", "--model", action="append", default=[], metavar="FILE", help="a GGUF file; repeatable")
     p.add_argument("--synth", action="append", default=[], type=parse_synth, metavar="MODEL:TYPE[:LAYERS]",
                    help="a model with random weights, written to the cache by synth_gguf.py; repeatable")
-    p.add_argument("--tests", default="pp512,tg128", metavar="LIST", help="ppN: N prompt tokens; tgN: N generated ones; with @D: after D others (default pp512,tg128)")
+    p.add_argument("--tests", default="pp512,tg128", metavar="LIST",
+                   help="ppN: N prompt tokens; tgN: N generated ones; with @D: after D others (default pp512,tg128)")
     p.add_argument("-r", "--repeats", type=int, default=5, metavar="N", help="rounds per test (default 5)")
     p.add_argument("--cores", type=parse_cores, metavar="LIST", help="cores to use (default: all this process may use)")
     p.add_argument("-t", "--threads", type=int, metavar="N", help="threads of each engine (default: one per core)")
     p.add_argument("--out", metavar="PREFIX", help="write PREFIX.md and PREFIX.json")
     p.add_argument("--cache", default=str(install.cache_dir()), metavar="DIR", help="venvs, models, flags found")
+
+    p.add_argument("--no-bandwidth", action="store_true", help="do not measure the read bandwidth of memory")
 
     g = p.add_argument_group("engines")
     g.add_argument("--colibri", action="append", default=[], metavar="[NAME=]PATH",
@@ -241,8 +244,8 @@ class Run:
                 del entry["load_seconds"]
             self.report["engines"][engine.name] = {"version": engine.version, "system": engine.system}
             if foreign[engine.name] and max(foreign[engine.name]) > FOREIGN:
-                self.warn(f"{info['file']} {name}: other programs used up to {100 * max(foreign[engine.name]):.0f} % of "
-                          f"the cores while {engine.name} ran; repeat on a quiet machine")
+                self.warn(f"{info['file']} {name}: other programs used up to {100 * max(foreign[engine.name]):.0f} % "
+                          f"of the cores while {engine.name} ran; repeat on a quiet machine")
         return result
 
     def model(self, path, tests):
@@ -281,7 +284,8 @@ def measure(args):
         raise SystemExit("bench/peers: two engines of one name; use --colibri NAME=PATH")
     if not engines:
         raise SystemExit("bench/peers: nothing to measure")
-    report = {"schema": "colibri-peers/1", "date": datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "seconds"),
+    now = datetime.datetime.now(datetime.timezone.utc)
+    report = {"schema": "colibri-peers/1", "date": now.isoformat(" ", "seconds"),
               "machine": machine.describe(cores, threads), "isa": args.mask or "native",
               "first": [engine.name for engine in colibris + customs] or [engines[0].name],
               "order": [engine.name for engine in engines], "engines": {}, "models": [], "warnings": []}
@@ -291,7 +295,8 @@ def measure(args):
         run.warn(f"{args.repeats} rounds are too few for a claim; 5 or more are")
     try:
         try:
-            bandwidth.start()
+            if not args.no_bandwidth:
+                bandwidth.start()
         except BenchError as error:
             run.warn(str(error))
         for path in paths:

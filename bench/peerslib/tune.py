@@ -10,8 +10,8 @@ GAIN = 1.01  # less than this is noise
 def search(start, knobs, rate):
     """The best of the configurations reached from start by changing one flag at a time.
 
-    knobs: flag -> values, in the order to try; rate(config) -> tokens per second. Returns (config, tries); a configuration
-    is never measured twice.
+    knobs: flag -> values, in the order to try; rate(config) -> tokens per second. Returns (config, tries); no
+    configuration is measured twice.
     """
     seen = {}
 

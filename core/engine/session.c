@@ -109,6 +109,19 @@ static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colib
     return rc;
 }
 
+/* The tokens of a prompt from here on, in passes of at most `batch` rows; logits of the last one. */
+static int run_chunks(clb_session *s, const uint32_t *ids, size_t n, clb_error *err)
+{
+    for (size_t done = 0; done < n;) {
+        const size_t left = n - done;
+        const uint32_t chunk = left < s->engine->batch ? (uint32_t)left : s->engine->batch;
+        CLB_TRY(run_chunk(s, ids + done, chunk, COLIBRI_PHASE_PREFILL, done + chunk == n, err));
+        done += chunk;
+        clb_progress(s->engine->log, "reading the prompt", done, n);
+    }
+    return COLIBRI_OK;
+}
+
 int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reused, clb_error *err)
 {
     if (n == 0)
@@ -120,18 +133,20 @@ int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reus
                         n, s->engine->ctx);
     if (n > UINT32_MAX)
         return clb_fail(err, COLIBRI_E_LIMIT, "the prompt has %zu tokens", n);
-    size_t done = rewind_to_prefix(s, ids, n);
+    const size_t done = rewind_to_prefix(s, ids, n);
     if (reused)
         *reused = done;
-    const size_t first = done;
-    while (done < n) {
-        const size_t left = n - done;
-        const uint32_t chunk = left < s->engine->batch ? (uint32_t)left : s->engine->batch;
-        CLB_TRY(run_chunk(s, ids + done, chunk, COLIBRI_PHASE_PREFILL, done + chunk == n, err));
-        done += chunk;
-        clb_progress(s->engine->log, "reading the prompt", done - first, n - first);
-    }
-    return COLIBRI_OK;
+    return run_chunks(s, ids + done, n - done, err);
+}
+
+int clb_session_extend(clb_session *s, const uint32_t *ids, size_t n, clb_error *err)
+{
+    if (n == 0)
+        return clb_fail(err, COLIBRI_E_USAGE, "the text has no tokens");
+    if (keeps_all(s) && n > s->engine->ctx - s->tokens.n)
+        return clb_fail(err, COLIBRI_E_LIMIT, "%zu tokens after %zu: the context holds %u (--ctx)", n, s->tokens.n,
+                        s->engine->ctx);
+    return run_chunks(s, ids, n, err);
 }
 
 int clb_session_append(clb_session *s, uint32_t token, clb_error *err)

@@ -22,6 +22,8 @@ const float *clb_session_logits(const clb_session *s);
  * not computed again (*reused says how many); n >= 1. LIMIT, before computing anything, if the context is too small.
  * Long prompts report progress through the engine's log. */
 int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reused, clb_error *err);
+/* Appends n tokens of a prompt in chunks, whatever the session holds; logits after the last one. LIMIT as above. */
+int clb_session_extend(clb_session *s, const uint32_t *ids, size_t n, clb_error *err);
 /* Appends one token. */
 int clb_session_append(clb_session *s, uint32_t token, clb_error *err);
 

@@ -3,256 +3,161 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "model/compute_internal.h"
+
 int clb_compute_init(clb_compute *c, clb_pool *pool, const struct colibri_vecops *ops, clb_error *err)
 {
+    const uint32_t n = clb_pool_workers(pool);
     *c = (clb_compute){.pool = pool, .ops = ops};
-    c->scratch = calloc(clb_pool_workers(pool), sizeof *c->scratch);
-    return c->scratch ? COLIBRI_OK : CLB_NOMEM(err, "compute buffers");
+    c->scratch = calloc(n, sizeof *c->scratch);
+    c->tiles = calloc(n, sizeof *c->tiles);
+    c->work = aligned_alloc(64, n * sizeof *c->work);
+    return c->scratch && c->tiles && c->work ? COLIBRI_OK : CLB_NOMEM(err, "compute buffers");
+}
+
+static void free_each(clb_compute *c, void **buffers)
+{
+    if (buffers)
+        for (uint32_t i = 0; i < clb_pool_workers(c->pool); i++)
+            free(buffers[i]);
 }
 
 void clb_compute_free(clb_compute *c)
 {
-    if (c->scratch)
-        for (uint32_t i = 0; i < clb_pool_workers(c->pool); i++)
-            free(c->scratch[i]);
+    free_each(c, c->scratch);
+    free_each(c, (void **)c->tiles);
     free(c->scratch);
+    free(c->tiles);
+    free(c->work);
     *c = (clb_compute){0};
+}
+
+/* One buffer of at least `bytes` per worker. */
+static int reserve_each(clb_compute *c, void **buffers, size_t *have, size_t bytes, const char *what, clb_error *err)
+{
+    if (bytes <= *have)
+        return COLIBRI_OK;
+    *have = 0;
+    bytes = (bytes + 63) & ~(size_t)63;
+    for (uint32_t i = 0; i < clb_pool_workers(c->pool); i++) {
+        free(buffers[i]);
+        buffers[i] = aligned_alloc(64, bytes);
+        if (!buffers[i])
+            return CLB_NOMEM(err, what);
+    }
+    *have = bytes;
+    return COLIBRI_OK;
 }
 
 int clb_compute_prepare(clb_compute *c, const clb_matrix *m, clb_error *err)
 {
-    if (m->scratch_bytes <= c->scratch_bytes)
-        return COLIBRI_OK;
-    const size_t bytes = (m->scratch_bytes + 63) & ~(size_t)63;
-    for (uint32_t i = 0; i < clb_pool_workers(c->pool); i++) {
-        free(c->scratch[i]);
-        c->scratch[i] = aligned_alloc(64, bytes);
-        if (!c->scratch[i])
-            return CLB_NOMEM(err, "kernel scratch");
-    }
-    c->scratch_bytes = bytes;
+    return reserve_each(c, c->scratch, &c->scratch_bytes, m->scratch_bytes, "kernel scratch", err);
+}
+
+int clb_compute_reserve_tiles(clb_compute *c, size_t floats, clb_error *err)
+{
+    size_t bytes = c->tile_floats * sizeof(float);
+    CLB_TRY(reserve_each(c, (void **)c->tiles, &bytes, floats * sizeof(float), "product tiles", err));
+    c->tile_floats = bytes / sizeof(float);
     return COLIBRI_OK;
 }
 
-void clb_acts_set(clb_acts *acts, const float *x, size_t stride, uint32_t n_rows, uint32_t n_cols)
+/* ---- profile --------------------------------------------------------------------------------------------- */
+
+void clb_compute_phase(clb_compute *c, enum clb_phase phase)
 {
-    acts->x = x;
-    acts->stride = stride;
-    acts->n_rows = n_rows;
-    acts->n_cols = n_cols;
-    for (uint32_t i = 0; i < acts->n_forms; i++)
-        acts->form[i].ready = false;
+    if (c->profile) {
+        const uint64_t now = clb_now_ns();
+        c->profile->wall_ns[c->phase] += now - c->phase_began;
+        c->phase_began = now;
+    }
+    c->phase = phase;
 }
 
-void clb_acts_free(clb_acts *acts)
+void clb_compute_profile_begin(clb_compute *c, enum clb_phase first)
 {
-    for (uint32_t i = 0; i < acts->n_forms; i++)
-        free(acts->form[i].data);
-    *acts = (clb_acts){0};
+    c->phase = first;
+    if (c->profile) {
+        c->phase_began = clb_now_ns();
+        c->profile->pass_ns -= c->phase_began; /* end adds its own time: unsigned arithmetic wraps back */
+    }
 }
 
-enum act_kind { ACT_Q8X32, ACT_Q8X256, ACT_OTHER };
+void clb_compute_profile_end(clb_compute *c)
+{
+    clb_compute_phase(c, c->phase);
+    if (c->profile) {
+        c->profile->pass_ns += c->phase_began;
+        c->profile->passes++;
+    }
+}
 
-struct quantize_job {
-    const clb_acts *acts;
-    const struct colibri_format *format;
-    const struct colibri_vecops *ops;
-    enum act_kind kind;
-    uint8_t *data;
-    size_t row_bytes;
+static uint64_t busy_begin(const clb_compute *c)
+{
+    return c->profile ? clb_now_ns() : 0;
+}
+
+static void busy_end(const clb_compute *c, uint64_t begun)
+{
+    if (c->profile)
+        atomic_fetch_add_explicit(&c->profile->busy_ns[c->phase], clb_now_ns() - begun, memory_order_relaxed);
+}
+
+static void run_pool(clb_compute *c, clb_pool_fn fn, void *ctx)
+{
+    if (c->profile)
+        c->profile->loops++;
+    clb_pool_run(c->pool, fn, ctx);
+}
+
+/* ---- loops ----------------------------------------------------------------------------------------------- */
+
+struct units {
+    clb_compute *c;
+    clb_unit_fn fn;
+    void *ctx;
 };
 
-static enum act_kind kind_of(const struct colibri_format *format)
+static void units_worker(void *ctx, uint32_t worker, uint32_t n_workers)
 {
-    return strcmp(format->act, COLIBRI_ACT_Q8X32) == 0    ? ACT_Q8X32
-           : strcmp(format->act, COLIBRI_ACT_Q8X256) == 0 ? ACT_Q8X256
-                                                          : ACT_OTHER;
-}
-
-static void quantize(const struct quantize_job *j, uint32_t row)
-{
-    const float *x = j->acts->x + row * j->acts->stride;
-    uint8_t *to = j->data + row * j->row_bytes;
-    if (j->kind == ACT_Q8X32)
-        j->ops->act_q8x32(x, (struct colibri_act_q8x32 *)(void *)to, j->acts->n_cols);
-    else if (j->kind == ACT_Q8X256)
-        j->ops->act_q8x256(x, (struct colibri_act_q8x256 *)(void *)to, j->acts->n_cols);
-    else
-        j->format->quantize_act(x, to, j->acts->n_cols);
-}
-
-static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
-{
-    (void)worker;
-    quantize(ctx, row);
-}
-
-/* Index of the wanted form of acts with its buffer, -1 for float rows as they are. *missing: it is not quantized yet.
- */
-static int reserve_form(clb_acts *acts, const struct colibri_format *format, int *out, bool *missing, clb_error *err)
-{
-    *out = -1;
-    *missing = false;
-    if (strcmp(format->act, COLIBRI_ACT_F32) == 0)
-        return COLIBRI_OK;
-    uint32_t f = 0;
-    while (f < acts->n_forms && strcmp(acts->form[f].act, format->act) != 0)
-        f++;
-    *out = (int)f;
-    if (f < acts->n_forms && acts->form[f].ready)
-        return COLIBRI_OK;
-    if (f == CLB_MAX_ACT_FORMS)
-        return clb_fail(err, COLIBRI_E_LIMIT, "more than %d activation formats in one model", CLB_MAX_ACT_FORMS);
-    const size_t row_bytes = (size_t)(acts->n_cols / format->act_block_elems) * format->act_block_bytes;
-    const size_t need = row_bytes * acts->n_rows;
-    if (f == acts->n_forms)
-        acts->n_forms++;
-    if (acts->form[f].cap < need) {
-        free(acts->form[f].data);
-        const size_t cap = (need + 4095) & ~(size_t)4095;
-        acts->form[f].data = aligned_alloc(64, cap);
-        acts->form[f].cap = acts->form[f].data ? cap : 0;
+    const struct units *u = ctx;
+    const uint64_t begun = busy_begin(u->c);
+    for (uint32_t i = 0; i < n_workers; i++) {
+        struct clb_work *w = &u->c->work[(worker + i) % n_workers];
+        for (;;) {
+            if (i && atomic_load_explicit(&w->next, memory_order_relaxed) >= w->end)
+                break; /* a look is cheaper than taking the line away from its owner */
+            const uint32_t unit = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed);
+            if (unit >= w->end)
+                break;
+            u->fn(u->ctx, unit, worker);
+        }
     }
-    acts->form[f].act = format->act;
-    acts->form[f].row_bytes = row_bytes;
-    if (!acts->form[f].data)
-        return CLB_NOMEM(err, "activation buffers");
-    *missing = true;
-    return COLIBRI_OK;
+    busy_end(u->c, begun);
 }
 
-static int ensure_form(clb_compute *c, clb_acts *acts, const struct colibri_format *format, int *out, clb_error *err)
+void clb_compute_units(clb_compute *c, uint32_t n_units, clb_unit_fn fn, void *ctx)
 {
-    bool missing;
-    CLB_TRY(reserve_form(acts, format, out, &missing, err));
-    if (!missing)
-        return COLIBRI_OK;
-    struct quantize_job job = {
-        acts, format, c->ops, kind_of(format), acts->form[*out].data, acts->form[*out].row_bytes};
-    clb_compute_rows(c, acts->n_rows, 4, quantize_row, &job);
-    acts->form[*out].ready = true;
-    return COLIBRI_OK;
-}
-
-int clb_acts_promise(clb_acts *acts, const struct colibri_format *format, int *form, clb_error *err)
-{
-    bool missing;
-    CLB_TRY(reserve_form(acts, format, form, &missing, err));
-    if (missing)
-        acts->form[*form].ready = true;
-    return COLIBRI_OK;
-}
-
-void clb_acts_quantize_row(const clb_compute *c, clb_acts *acts, const struct colibri_format *format, int form,
-                           uint32_t row)
-{
-    if (form < 0)
-        return;
-    const struct quantize_job job = {
-        acts, format, c->ops, kind_of(format), acts->form[form].data, acts->form[form].row_bytes};
-    quantize(&job, row);
-}
-
-/* ---- parallel products ---- */
-
-#define UNIT_GROUPS_MAX   8u
-#define MAX_JOBS_ON_STACK 64u
-
-struct run {
-    const clb_compute *c;
-    const clb_job *jobs;
-    const int *forms;
-    const uint32_t *unit_begin; /* [n_jobs + 1]: first unit of each job */
-    const uint32_t *unit_groups;
-    uint32_t n_jobs;
-    atomic_uint next;
-};
-
-static void run_unit(const struct run *r, uint32_t unit, uint32_t worker)
-{
-    uint32_t lo = 0, hi = r->n_jobs;
-    while (hi - lo > 1) { /* the job with unit_begin[j] <= unit < unit_begin[j + 1] */
-        const uint32_t mid = (lo + hi) / 2;
-        if (r->unit_begin[mid] <= unit)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    const clb_job *j = &r->jobs[lo];
-    const clb_acts *acts = j->acts;
-    const int form = r->forms[lo];
-    const uint32_t n_groups = (j->m->n_rows + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS;
-    const uint32_t begin = (unit - r->unit_begin[lo]) * r->unit_groups[lo];
-    const uint32_t end = n_groups - begin < r->unit_groups[lo] ? n_groups : begin + r->unit_groups[lo];
-    const size_t x_stride = form < 0 ? acts->stride * sizeof(float) : acts->form[form].row_bytes;
-    const size_t first = j->x_index ? 0 : j->x_first * x_stride;
-    const struct colibri_matmul_args args = {
-        .struct_size = sizeof args,
-        .n_rows = j->m->n_rows,
-        .n_cols = j->m->n_cols,
-        .n_x = j->n_x,
-        .group_begin = begin,
-        .group_end = end,
-        .w = j->w,
-        .group_stride = (size_t)j->m->group_stride,
-        .x = (const uint8_t *)(form < 0 ? (const void *)acts->x : acts->form[form].data) + first,
-        .x_stride = x_stride,
-        .x_index = j->x_index,
-        .y = j->y,
-        .y_stride = j->y_stride,
-        .scratch = r->c->scratch[worker],
-    };
-    (j->n_x == 1 ? j->m->run_one : j->m->run_many)(&args);
-}
-
-static void run_worker(void *ctx, uint32_t worker, uint32_t n_workers)
-{
-    (void)n_workers;
-    struct run *r = ctx;
-    for (;;) {
-        const uint32_t unit = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
-        if (unit >= r->unit_begin[r->n_jobs])
-            return;
-        run_unit(r, unit, worker);
-    }
-}
-
-int clb_compute_run(clb_compute *c, const clb_job *jobs, uint32_t n_jobs, clb_error *err)
-{
-    while (n_jobs > MAX_JOBS_ON_STACK) {
-        CLB_TRY(clb_compute_run(c, jobs, MAX_JOBS_ON_STACK, err));
-        jobs += MAX_JOBS_ON_STACK;
-        n_jobs -= MAX_JOBS_ON_STACK;
-    }
-    int forms[MAX_JOBS_ON_STACK];
-    uint32_t unit_begin[MAX_JOBS_ON_STACK + 1], unit_groups[MAX_JOBS_ON_STACK];
     const uint32_t n_workers = clb_pool_workers(c->pool);
-    uint32_t total_groups = 0, units = 0;
-    for (uint32_t i = 0; i < n_jobs; i++) {
-        CLB_TRY(ensure_form(c, jobs[i].acts, jobs[i].m->format, &forms[i], err));
-        total_groups += (jobs[i].m->n_rows + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS;
+    if (n_units == 1 || n_workers == 1) { /* nothing to share (a small router): waking the others would cost more */
+        const uint64_t begun = busy_begin(c);
+        for (uint32_t i = 0; i < n_units; i++)
+            fn(ctx, i, 0);
+        busy_end(c, begun);
+        return;
     }
-    uint32_t per_unit = total_groups / (n_workers * 4);
-    per_unit = per_unit < 1 ? 1 : per_unit > UNIT_GROUPS_MAX ? UNIT_GROUPS_MAX : per_unit;
-    for (uint32_t i = 0; i < n_jobs; i++) {
-        const uint32_t groups = (jobs[i].m->n_rows + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS;
-        unit_begin[i] = units;
-        unit_groups[i] = per_unit;
-        units += (groups + per_unit - 1) / per_unit;
+    for (uint32_t w = 0; w < n_workers; w++) {
+        uint32_t begin;
+        clb_split(n_units, w, n_workers, &begin, &c->work[w].end);
+        atomic_store_explicit(&c->work[w].next, begin, memory_order_relaxed);
     }
-    unit_begin[n_jobs] = units;
-    struct run r = {
-        .c = c, .jobs = jobs, .forms = forms, .unit_begin = unit_begin, .unit_groups = unit_groups, .n_jobs = n_jobs};
-    if (units == 1) /* nothing to share (a small router): waking the others would cost more */
-        run_unit(&r, 0, 0);
-    else
-        clb_pool_run(c->pool, run_worker, &r);
-    return COLIBRI_OK;
+    struct units u = {c, fn, ctx};
+    run_pool(c, units_worker, &u);
 }
 
-/* ---- rows ---- */
-
-struct rows_job {
+struct rows {
+    clb_compute *c;
     clb_row_fn fn;
     void *ctx;
     uint32_t n, chunk;
@@ -262,27 +167,132 @@ struct rows_job {
 static void rows_worker(void *ctx, uint32_t worker, uint32_t n_workers)
 {
     (void)n_workers;
-    struct rows_job *j = ctx;
+    struct rows *r = ctx;
+    const uint64_t begun = busy_begin(r->c);
     for (;;) {
-        const uint32_t begin = atomic_fetch_add_explicit(&j->next, j->chunk, memory_order_relaxed);
-        if (begin >= j->n)
-            return;
-        const uint32_t end = j->n - begin < j->chunk ? j->n : begin + j->chunk;
+        const uint32_t begin = atomic_fetch_add_explicit(&r->next, r->chunk, memory_order_relaxed);
+        if (begin >= r->n)
+            break;
+        const uint32_t end = r->n - begin < r->chunk ? r->n : begin + r->chunk;
         for (uint32_t i = begin; i < end; i++)
-            j->fn(j->ctx, i, worker);
+            r->fn(r->ctx, i, worker);
     }
+    busy_end(r->c, begun);
 }
 
 void clb_compute_rows(clb_compute *c, uint32_t n, uint32_t min_per_worker, clb_row_fn fn, void *ctx)
 {
     const uint32_t n_workers = clb_pool_workers(c->pool);
     if (n < 2 * min_per_worker || n_workers == 1) {
+        const uint64_t begun = busy_begin(c);
         for (uint32_t i = 0; i < n; i++)
             fn(ctx, i, 0);
+        busy_end(c, begun);
         return;
     }
     /* Rows may cost unequally (attention of late positions): small chunks, taken as workers come free. */
     const uint32_t chunk = n / (n_workers * 8);
-    struct rows_job job = {.fn = fn, .ctx = ctx, .n = n, .chunk = chunk ? chunk : 1};
-    clb_pool_run(c->pool, rows_worker, &job);
+    struct rows r = {.c = c, .fn = fn, .ctx = ctx, .n = n, .chunk = chunk ? chunk : 1};
+    run_pool(c, rows_worker, &r);
+}
+
+/* ---- products -------------------------------------------------------------------------------------------- */
+
+struct quantize_job {
+    const clb_compute *c;
+    const clb_acts *acts;
+    int form;
+};
+
+static void quantize_row(void *ctx, uint32_t row, uint32_t worker)
+{
+    (void)worker;
+    const struct quantize_job *j = ctx;
+    clb_acts_quantize(j->acts, j->form, j->c->ops, row, 0, j->acts->n_cols, j->acts->x + row * j->acts->stride);
+}
+
+int clb_compute_form(clb_compute *c, clb_acts *acts, const clb_matrix *m, int *form, clb_error *err)
+{
+    bool missing;
+    CLB_TRY(clb_acts_reserve(acts, m->format, form, &missing, err));
+    if (!missing)
+        return COLIBRI_OK;
+    struct quantize_job job = {c, acts, *form};
+    clb_compute_rows(c, acts->n_rows, 4, quantize_row, &job);
+    acts->form[*form].ready = true;
+    return COLIBRI_OK;
+}
+
+#define UNIT_GROUPS_MAX 16u
+#define UNIT_MACS       (UINT64_C(64) << 20) /* about 0.4 ms of a fast core */
+
+uint32_t clb_compute_unit_groups(const clb_compute *c, uint64_t total_groups, uint32_t n_cols, uint32_t n_x)
+{
+    uint64_t n = total_groups / ((uint64_t)clb_pool_workers(c->pool) * 16);
+    const uint64_t most = UNIT_MACS / ((uint64_t)COLIBRI_GROUP_ROWS * n_cols * n_x);
+    n = n > most ? most : n;
+    return n < 1 ? 1 : n > UNIT_GROUPS_MAX ? UNIT_GROUPS_MAX : (uint32_t)n;
+}
+
+void clb_compute_product(const clb_compute *c, const clb_matrix *m, const void *w, const clb_acts *acts, int form,
+                         const uint32_t *x_index, uint32_t x_first, uint32_t n_x, uint32_t begin, uint32_t end, float *y,
+                         size_t y_stride, uint32_t worker)
+{
+    size_t x_stride;
+    const void *const x = clb_acts_rows(acts, form, &x_stride);
+    const struct colibri_matmul_args args = {
+        .struct_size = sizeof args,
+        .n_rows = m->n_rows,
+        .n_cols = m->n_cols,
+        .n_x = n_x,
+        .group_begin = begin,
+        .group_end = end,
+        .w = w,
+        .group_stride = (size_t)m->group_stride,
+        .x = (const uint8_t *)x + (x_index ? 0 : x_first * x_stride),
+        .x_stride = x_stride,
+        .x_index = x_index,
+        .y = y,
+        .y_stride = y_stride,
+        .scratch = c->scratch[worker],
+    };
+    (n_x == 1 ? m->run_one : m->run_many)(&args);
+}
+
+#define MAX_JOBS 64u
+
+struct run {
+    clb_compute *c;
+    const clb_job *jobs;
+    int form[MAX_JOBS];
+    uint32_t first[MAX_JOBS + 1], unit_groups[MAX_JOBS], n_jobs;
+};
+
+static void run_unit(void *ctx, uint32_t unit, uint32_t worker)
+{
+    const struct run *r = ctx;
+    const uint32_t i = clb_job_of(r->first, r->n_jobs, unit);
+    const clb_job *j = &r->jobs[i];
+    const uint32_t begin = (unit - r->first[i]) * r->unit_groups[i], left = clb_groups(j->m) - begin;
+    const uint32_t end = begin + (left < r->unit_groups[i] ? left : r->unit_groups[i]);
+    clb_compute_product(r->c, j->m, j->w, j->acts, r->form[i], j->x_index, j->x_first, j->n_x, begin, end, j->y,
+                        j->y_stride, worker);
+}
+
+int clb_compute_run(clb_compute *c, const clb_job *jobs, uint32_t n_jobs, clb_error *err)
+{
+    for (; n_jobs > MAX_JOBS; jobs += MAX_JOBS, n_jobs -= MAX_JOBS)
+        CLB_TRY(clb_compute_run(c, jobs, MAX_JOBS, err));
+    struct run r = {.c = c, .jobs = jobs, .n_jobs = n_jobs};
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        CLB_TRY(clb_compute_form(c, jobs[i].acts, jobs[i].m, &r.form[i], err));
+        total += clb_groups(jobs[i].m);
+    }
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        r.unit_groups[i] = clb_compute_unit_groups(c, total, jobs[i].m->n_cols, jobs[i].n_x);
+        r.first[i + 1] = r.first[i] + (clb_groups(jobs[i].m) + r.unit_groups[i] - 1) / r.unit_groups[i];
+    }
+    clb_compute_units(c, r.first[n_jobs], run_unit, &r);
+    return COLIBRI_OK;
 }

@@ -24,13 +24,14 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
 {
     const uint64_t nq = (uint64_t)hp->n_heads * hp->k_dim, no = (uint64_t)hp->n_heads * hp->v_dim;
     const uint64_t nkv = (uint64_t)hp->n_kv_heads * (hp->k_dim + hp->v_dim);
-    uint64_t per_row = (hp->n_ff_shared ? 4ull : 3ull) * hp->n_embd + nq + nkv + no + hp->n_rot + 2ull * widest_ffn(hp);
+    uint64_t per_row = (hp->n_ff_shared ? 4ull : 3ull) * hp->n_embd + nq + nkv + no + hp->n_rot + widest_ffn(hp);
     per_row +=
         (hp->n_embd + no + widest_ffn(hp)) / 2; /* quantized activations: at most 10 bytes for 8 elements twice */
     if (hp->n_experts)
         per_row +=
-            hp->n_experts + (uint64_t)hp->top_k * (2ull * hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
-    return per_row * sizeof(float) * max_rows + (uint64_t)n_workers * score_floats(hp, n_kv) * sizeof(float);
+            hp->n_experts + (uint64_t)hp->top_k * ((uint64_t)hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
+    const uint64_t per_worker = score_floats(hp, n_kv) + clb_compute_tile_floats(max_rows, hp->top_k ? hp->top_k : 1);
+    return (per_row * max_rows + n_workers * per_worker) * sizeof(float);
 }
 
 static float *floats(uint64_t n, bool *failed)
@@ -68,7 +69,6 @@ static bool allocate(clb_forward *f)
     f->att = floats(rows * hp->n_heads * hp->v_dim, &failed);
     f->cs = floats(rows * hp->n_rot, &failed);
     f->gate = floats(rows * widest_ffn(hp), &failed);
-    f->up = floats(rows * widest_ffn(hp), &failed);
     f->row_scratch_floats = (clb_matrix_row_scratch(&f->model->token_embd.m) / sizeof(float) + 31) & ~(size_t)15;
     f->row_scratch = floats(f->row_scratch_floats * clb_pool_workers(f->options.pool), &failed);
     f->rows = zeroed(rows, sizeof *f->rows, &failed);
@@ -81,8 +81,7 @@ static bool allocate(clb_forward *f)
     f->gates = floats(pairs, &failed);
     f->pair_at = zeroed(pairs, sizeof *f->pair_at, &failed);
     f->place_row = zeroed(pairs, sizeof *f->place_row, &failed);
-    f->expert_gate = floats(pairs * hp->n_ff_expert, &failed);
-    f->expert_up = floats(pairs * hp->n_ff_expert, &failed);
+    f->expert_act = floats(pairs * hp->n_ff_expert, &failed);
     f->expert_out = floats(pairs * embd, &failed);
     f->union_ids = zeroed(n, sizeof *f->union_ids, &failed);
     f->union_rows = zeroed(n, sizeof *f->union_rows, &failed);
@@ -94,8 +93,8 @@ static bool allocate(clb_forward *f)
     f->want_rows = zeroed(n, sizeof *f->want_rows, &failed);
     f->want_gates = floats(n, &failed);
     f->leases = zeroed(n, sizeof *f->leases, &failed);
-    f->jobs = zeroed(2 * n, sizeof *f->jobs, &failed);
-    f->wave_rows = zeroed(pairs, sizeof *f->wave_rows, &failed);
+    f->glu_jobs = zeroed(n, sizeof *f->glu_jobs, &failed);
+    f->jobs = zeroed(n, sizeof *f->jobs, &failed);
     return !failed;
 }
 
@@ -116,6 +115,11 @@ static int prepare_kernels(clb_forward *f, clb_error *err)
     return COLIBRI_OK;
 }
 
+void clb_forward_profile(clb_forward *f, clb_profile *profile)
+{
+    f->compute.profile = profile;
+}
+
 int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err)
 {
     *out = NULL;
@@ -129,6 +133,9 @@ int clb_forward_create(const clb_forward_options *options, clb_forward **out, cl
     int rc = clb_compute_init(&f->compute, options->pool, clb_registry_vecops(options->model->registry), err);
     if (!rc)
         rc = prepare_kernels(f, err);
+    if (!rc)
+        rc = clb_compute_reserve_tiles(
+            &f->compute, clb_compute_tile_floats(f->max_rows, f->hp->top_k ? f->hp->top_k : 1), err);
     if (!rc && !allocate(f))
         rc = CLB_NOMEM(err, "buffers of the forward pass (a smaller --batch needs less)");
     if (rc) {
@@ -150,12 +157,12 @@ void clb_forward_destroy(clb_forward *f)
     if (f->scores)
         for (uint32_t i = 0; i < clb_pool_workers(f->options.pool); i++)
             free(f->scores[i]);
-    void *const all[] = {f->inv_freq,    f->x,           f->h,           f->branch,       f->q,          f->k,
-                         f->shared,      f->v,           f->att,         f->cs,           f->gate,       f->up,
-                         f->row_scratch, f->rows,        f->scores,      f->router_probs, f->ids,        f->gates,
-                         f->pair_at,     f->place_row,   f->expert_gate, f->expert_up,    f->expert_out, f->union_ids,
-                         f->union_rows,  f->union_first, f->union_gates, f->expert_count, f->pending,    f->want_ids,
-                         f->want_rows,   f->want_gates,  f->leases,      f->jobs,         f->wave_rows};
+    void *const all[] = {f->inv_freq,    f->x,           f->h,           f->branch,      f->q,           f->k,
+                         f->shared,      f->v,           f->att,         f->cs,          f->gate,        f->row_scratch,
+                         f->rows,        f->scores,      f->router_probs, f->ids,        f->gates,       f->pair_at,
+                         f->place_row,   f->expert_act,  f->expert_out,  f->union_ids,   f->union_rows,  f->union_first,
+                         f->union_gates, f->expert_count, f->pending,    f->want_ids,    f->want_rows,   f->want_gates,
+                         f->leases,      f->glu_jobs,    f->jobs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     clb_acts_free(&f->acts_h);
@@ -221,52 +228,107 @@ static void embed_row(void *ctx, uint32_t row, uint32_t worker)
         clb_sincos((double)r->position * (double)f->inv_freq[i], &cs[2 * i], &cs[2 * i + 1]);
 }
 
-struct norm_ctx {
+/* Everything between two products that goes row by row, in one loop. */
+struct between {
     clb_forward *f;
-    const float *w;
+    const float *bias;  /* of the branch, or NULL */
+    const float *extra; /* [n_rows][n_embd] added to the branch, or NULL */
+    const float *norm;  /* weights of the norm that makes h of x; NULL: nobody wants h */
+    bool join;          /* add the branch to x first */
+    int form[CLB_MAX_ACT_FORMS];
+    uint32_t n_forms; /* quantized forms of h that the next products want */
 };
 
-static void norm_row(void *ctx, uint32_t row, uint32_t worker)
+static void between_row(void *ctx, uint32_t row, uint32_t worker)
 {
     (void)worker;
-    const struct norm_ctx *c = ctx;
-    const size_t at = (size_t)row * c->f->hp->n_embd;
-    c->f->compute.ops->rms_norm(c->f->h + at, c->f->x + at, c->w, c->f->hp->n_embd, c->f->hp->rms_eps);
+    const struct between *b = ctx;
+    clb_forward *f = b->f;
+    const clb_hparams *hp = f->hp;
+    const struct colibri_vecops *ops = f->compute.ops;
+    const size_t at = (size_t)row * hp->n_embd;
+    if (b->bias)
+        ops->add(f->branch + at, b->bias, hp->n_embd);
+    if (b->extra)
+        ops->add(f->branch + at, b->extra + at, hp->n_embd);
+    if (b->join && hp->residual_scale != 1.0f)
+        ops->axpy(f->x + at, f->branch + at, hp->residual_scale, hp->n_embd);
+    else if (b->join)
+        ops->add(f->x + at, f->branch + at, hp->n_embd);
+    if (!b->norm)
+        return;
+    ops->rms_norm(f->h + at, f->x + at, b->norm, hp->n_embd, hp->rms_eps);
+    for (uint32_t i = 0; i < b->n_forms; i++)
+        clb_acts_quantize(&f->acts_h, b->form[i], ops, row, 0, hp->n_embd, f->h + at);
 }
 
-static void join_row(void *ctx, uint32_t row, uint32_t worker)
+/* h is about to be multiplied by m (NULL: by nothing). */
+static int will_multiply(struct between *b, const clb_matrix *m, clb_error *err)
 {
-    (void)worker;
-    clb_forward *f = ctx;
-    const size_t at = (size_t)row * f->hp->n_embd;
-    if (f->hp->residual_scale != 1.0f)
-        f->compute.ops->axpy(f->x + at, f->branch + at, f->hp->residual_scale, f->hp->n_embd);
-    else
-        f->compute.ops->add(f->x + at, f->branch + at, f->hp->n_embd);
+    if (!m)
+        return COLIBRI_OK;
+    bool missing;
+    int form;
+    CLB_TRY(clb_acts_reserve(&b->f->acts_h, m->format, &form, &missing, err));
+    if (!missing)
+        return COLIBRI_OK;
+    CLB_TRY(clb_acts_promise(&b->f->acts_h, m->format, &form, err));
+    b->form[b->n_forms++] = form;
+    return COLIBRI_OK;
 }
 
+static void run_between(struct between *b)
+{
+    clb_compute_phase(&b->f->compute, CLB_PHASE_ROWS);
+    clb_compute_rows(&b->f->compute, b->f->n_rows, 4, between_row, b);
+}
+
+static int before_attention(struct between *b, const clb_layer *l, clb_error *err)
+{
+    b->norm = l->attn_norm.v;
+    clb_acts_set(&b->f->acts_h, b->f->h, b->f->hp->n_embd, b->f->n_rows, b->f->hp->n_embd);
+    CLB_TRY(will_multiply(b, &l->q.m, err));
+    CLB_TRY(will_multiply(b, &l->k.m, err));
+    CLB_TRY(will_multiply(b, &l->v.m, err));
+    run_between(b);
+    return COLIBRI_OK;
+}
+
+static int before_ffn(struct between *b, const clb_layer *l, clb_error *err)
+{
+    const clb_expert_layer *x = l->moe < 0 ? NULL : &b->f->model->expert_layers[l->moe];
+    b->norm = l->ffn_norm.v;
+    clb_acts_set(&b->f->acts_h, b->f->h, b->f->hp->n_embd, b->f->n_rows, b->f->hp->n_embd);
+    CLB_TRY(will_multiply(b, x ? &x->part[CLB_PART_GATE] : NULL, err));
+    CLB_TRY(will_multiply(b, x ? &x->part[CLB_PART_UP] : NULL, err));
+    CLB_TRY(will_multiply(b, l->gate.tensor ? &l->gate.m : NULL, err));
+    CLB_TRY(will_multiply(b, l->up.tensor ? &l->up.m : NULL, err));
+    CLB_TRY(will_multiply(b, l->router.tensor ? &l->router.m : NULL, err));
+    run_between(b);
+    return COLIBRI_OK;
+}
+
+/* Expects h to be the normed input of layer il's attention, and leaves that of the next layer. */
 static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
     const clb_layer *l = &f->model->layers[il];
-    struct norm_ctx norm = {f, l->attn_norm.v};
-    clb_compute_rows(&f->compute, f->n_rows, 4, norm_row, &norm);
     CLB_TRY(clb_forward_attention(f, il, err));
-    clb_compute_rows(&f->compute, f->n_rows, 8, join_row, f);
-    norm.w = l->ffn_norm.v;
-    clb_compute_rows(&f->compute, f->n_rows, 4, norm_row, &norm);
-    clb_acts_set(&f->acts_h, f->h, hp->n_embd, f->n_rows, hp->n_embd);
+    struct between to_ffn = {.f = f, .join = true, .bias = l->o_bias.v};
+    CLB_TRY(before_ffn(&to_ffn, l, err));
+    struct between to_next = {.f = f, .join = true};
     if (l->moe < 0) {
         CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff, f->branch, err));
     } else {
         CLB_TRY(clb_forward_moe(f, l, f->branch, err));
         if (l->gate.tensor) { /* shared expert: its own branch, added to the routed ones */
             CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff_shared, f->shared, err));
-            for (uint32_t i = 0; i < f->n_rows; i++)
-                f->compute.ops->add(f->branch + (size_t)i * hp->n_embd, f->shared + (size_t)i * hp->n_embd, hp->n_embd);
+            to_next.extra = f->shared;
         }
     }
-    clb_compute_rows(&f->compute, f->n_rows, 8, join_row, f);
+    if (il + 1 < hp->n_layers)
+        return before_attention(&to_next, &f->model->layers[il + 1], err);
+    run_between(&to_next);
     return COLIBRI_OK;
 }
 
@@ -274,6 +336,7 @@ static int run_output(clb_forward *f, const clb_logits_sink *sink, clb_error *er
 {
     const clb_hparams *hp = f->hp;
     uint32_t n = 0, row = 0;
+    clb_compute_phase(&f->compute, CLB_PHASE_OUTPUT);
     for (uint32_t s = 0; s < f->n_spans; s++) { /* wanted rows move to the front of h, normed */
         const clb_span *span = &f->spans[s];
         for (uint32_t i = span->n - span->n_logits; i < span->n; i++, n++)
@@ -315,6 +378,8 @@ static int run_layers(clb_forward *f, clb_error *err)
     if (f->model->n_moe_layers)
         clb_store_step(f->model->store, phase, f->n_rows, f->n_spans);
     clb_compute_rows(&f->compute, f->n_rows, 4, embed_row, f);
+    struct between first = {.f = f};
+    CLB_TRY(before_attention(&first, &f->model->layers[0], err));
     for (uint32_t il = 0; il < f->hp->n_layers; il++) {
         if (f->options.cancelled && f->options.cancelled(f->options.cancelled_ctx))
             return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
@@ -333,10 +398,12 @@ int clb_forward_run_to(clb_forward *f, const clb_span *spans, uint32_t n_spans, 
         rc = clb_kv_begin(spans[begun].kv, spans[begun].n, err);
         begun += rc == COLIBRI_OK;
     }
+    clb_compute_profile_begin(&f->compute, CLB_PHASE_EMBED);
     if (rc == COLIBRI_OK)
         rc = run_layers(f, err);
     if (rc == COLIBRI_OK)
         rc = run_output(f, sink, err);
+    clb_compute_profile_end(&f->compute);
     for (uint32_t s = 0; s < begun; s++) {
         if (rc == COLIBRI_OK)
             clb_kv_end(spans[s].kv, spans[s].n, spans[s].phase, spans[s].prefill_done);

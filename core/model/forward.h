@@ -42,6 +42,8 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
 
 int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err);
 void clb_forward_destroy(clb_forward *f);
+/* Adds the times of every pass from now on to *profile; NULL: no more. */
+void clb_forward_profile(clb_forward *f, clb_profile *profile);
 
 /* Logits row by row: at most `rows` at a time in `buffer`, then handed to take(ctx, first, n, logits), `first` counting
  * the wanted rows of all spans in order. For callers that want many rows: all of them at once may be more memory than

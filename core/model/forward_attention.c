@@ -111,7 +111,7 @@ int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)
     const clb_layer *l = &f->model->layers[il];
     const size_t nq = (size_t)hp->n_heads * hp->k_dim, nk = (size_t)hp->n_kv_heads * hp->k_dim;
     const size_t nv = (size_t)hp->n_kv_heads * hp->v_dim, no = (size_t)hp->n_heads * hp->v_dim;
-    clb_acts_set(&f->acts_h, f->h, hp->n_embd, f->n_rows, hp->n_embd);
+    clb_compute_phase(&f->compute, CLB_PHASE_QKV);
     const clb_job qkv[] = {
         {&l->q.m, l->q.m.data, &f->acts_h, NULL, 0, f->n_rows, f->q, nq},
         {&l->k.m, l->k.m.data, &f->acts_h, NULL, 0, f->n_rows, f->k, nk},
@@ -119,13 +119,12 @@ int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)
     };
     CLB_TRY(clb_compute_run(&f->compute, qkv, 3, err));
     struct layer_ctx ctx = {f, l, il};
+    clb_compute_phase(&f->compute, CLB_PHASE_ROPE);
     clb_compute_rows(&f->compute, f->n_rows, 4, finish_qkv_row, &ctx);
+    clb_compute_phase(&f->compute, CLB_PHASE_ATTENTION);
     clb_compute_rows(&f->compute, f->n_rows * hp->n_kv_heads, 1, attend_task, &ctx);
+    clb_compute_phase(&f->compute, CLB_PHASE_ATTN_OUT);
     clb_acts_set(&f->acts_att, f->att, no, f->n_rows, (uint32_t)no);
     const clb_job out = {&l->o.m, l->o.m.data, &f->acts_att, NULL, 0, f->n_rows, f->branch, hp->n_embd};
-    CLB_TRY(clb_compute_run(&f->compute, &out, 1, err));
-    if (l->o_bias.v)
-        for (uint32_t i = 0; i < f->n_rows; i++)
-            f->compute.ops->add(f->branch + (size_t)i * hp->n_embd, l->o_bias.v, hp->n_embd);
-    return COLIBRI_OK;
+    return clb_compute_run(&f->compute, &out, 1, err);
 }

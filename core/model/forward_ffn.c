@@ -5,33 +5,22 @@
 #include "model/forward_internal.h"
 #include "ops/ops.h"
 
-struct glu_ctx {
-    const clb_forward *f;
-    float *gate;
-    const float *up;
-    size_t n;
-};
-
-static void glu_row(void *ctx, uint32_t row, uint32_t worker)
-{
-    (void)worker;
-    const struct glu_ctx *c = ctx;
-    float *g = c->gate + row * c->n;
-    c->f->compute.ops->swiglu(g, g, c->up + row * c->n, c->n);
-}
-
 /* out[row] = down(silu(gate(h)) * up(h)) */
 int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, float *out, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
-    const clb_job in[] = {
-        {&l->gate.m, l->gate.m.data, &f->acts_h, NULL, 0, f->n_rows, f->gate, n_ff},
-        {&l->up.m, l->up.m.data, &f->acts_h, NULL, 0, f->n_rows, f->up, n_ff},
-    };
-    CLB_TRY(clb_compute_run(&f->compute, in, 2, err));
-    struct glu_ctx glu = {f, f->gate, f->up, n_ff};
-    clb_compute_rows(&f->compute, f->n_rows, 2, glu_row, &glu);
+    clb_compute_phase(&f->compute, CLB_PHASE_DENSE_IN);
     clb_acts_set(&f->acts_ff, f->gate, n_ff, f->n_rows, n_ff);
+    const clb_glu_job in = {
+        .gate = &l->gate.m,
+        .up = &l->up.m,
+        .w_gate = l->gate.m.data,
+        .w_up = l->up.m.data,
+        .acts = &f->acts_h,
+        .n_x = f->n_rows,
+    };
+    CLB_TRY(clb_compute_glu(&f->compute, &in, 1, &f->acts_ff, f->gate, &l->down.m, err));
+    clb_compute_phase(&f->compute, CLB_PHASE_DENSE_DOWN);
     const clb_job down = {&l->down.m, l->down.m.data, &f->acts_ff, NULL, 0, f->n_rows, out, hp->n_embd};
     return clb_compute_run(&f->compute, &down, 1, err);
 }
@@ -86,68 +75,55 @@ static uint32_t bucket(clb_forward *f)
     return n_union;
 }
 
-struct wave_ctx {
-    clb_forward *f;
-    const struct colibri_format *down;
-    int form; /* of acts_pairs, for the down projections */
-};
-
-/* Activation function of one place, and its row as the down projection wants it. */
-static void wave_row(void *ctx, uint32_t i, uint32_t worker)
+/* The down products of the leased experts, as jobs. */
+static void down_jobs(clb_forward *f, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
+                      uint32_t n)
 {
-    (void)worker;
-    const struct wave_ctx *c = ctx;
-    clb_forward *f = c->f;
-    const size_t ff = f->hp->n_ff_expert;
-    const uint32_t place = f->wave_rows[i];
-    float *gate = f->expert_gate + place * ff;
-    f->compute.ops->swiglu(gate, gate, f->expert_up + place * ff, ff);
-    clb_acts_quantize_row(&f->compute, &f->acts_pairs, c->down, c->form, place);
-}
-
-/* Gate, up, activation and down of the leased experts: three parallel loops, whatever their number. */
-static int compute_wave(clb_forward *f, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
-                        uint32_t n, clb_error *err)
-{
-    const clb_hparams *hp = f->hp;
-    const size_t ff = hp->n_ff_expert;
-    uint32_t n_rows = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t u = unions[i], first = f->union_first[u], rows = f->union_rows[u];
-        const uint32_t *index = f->place_row + first;
-        f->jobs[2 * i] = (clb_job){.m = &x->part[CLB_PART_GATE],
-                                   .w = leases[i].part[CLB_PART_GATE],
-                                   .acts = &f->acts_h,
-                                   .x_index = index,
-                                   .n_x = rows,
-                                   .y = f->expert_gate + first * ff,
-                                   .y_stride = ff};
-        f->jobs[2 * i + 1] = (clb_job){.m = &x->part[CLB_PART_UP],
-                                       .w = leases[i].part[CLB_PART_UP],
-                                       .acts = &f->acts_h,
-                                       .x_index = index,
-                                       .n_x = rows,
-                                       .y = f->expert_up + first * ff,
-                                       .y_stride = ff};
-        for (uint32_t r = 0; r < rows; r++)
-            f->wave_rows[n_rows++] = first + r;
-    }
-    CLB_TRY(clb_compute_run(&f->compute, f->jobs, 2 * n, err));
-    const clb_matrix *down = &x->part[CLB_PART_DOWN];
-    struct wave_ctx wave = {.f = f, .down = down->format};
-    CLB_TRY(clb_acts_promise(&f->acts_pairs, down->format, &wave.form, err));
-    clb_compute_rows(&f->compute, n_rows, 2, wave_row, &wave);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t first = f->union_first[unions[i]];
-        f->jobs[i] = (clb_job){.m = down,
+        f->jobs[i] = (clb_job){.m = &x->part[CLB_PART_DOWN],
                                .w = leases[i].part[CLB_PART_DOWN],
                                .acts = &f->acts_pairs,
                                .x_first = first,
                                .n_x = f->union_rows[unions[i]],
-                               .y = f->expert_out + (size_t)first * hp->n_embd,
-                               .y_stride = hp->n_embd};
+                               .y = f->expert_out + (size_t)first * f->hp->n_embd,
+                               .y_stride = f->hp->n_embd};
     }
-    return clb_compute_run(&f->compute, f->jobs, n, err);
+}
+
+/* Gate, up, activation and down of the leased experts: two parallel loops, whatever their number. `out`: these are all
+ * experts of the step, and their weighted sum goes there; NULL: products go to expert_out. */
+static int compute_wave(clb_forward *f, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
+                        uint32_t n, float *out, clb_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t u = unions[i];
+        f->glu_jobs[i] = (clb_glu_job){.gate = &x->part[CLB_PART_GATE],
+                                       .up = &x->part[CLB_PART_UP],
+                                       .w_gate = leases[i].part[CLB_PART_GATE],
+                                       .w_up = leases[i].part[CLB_PART_UP],
+                                       .acts = &f->acts_h,
+                                       .x_index = f->place_row + f->union_first[u],
+                                       .n_x = f->union_rows[u],
+                                       .out_first = f->union_first[u]};
+    }
+    clb_compute_phase(&f->compute, CLB_PHASE_EXPERT_IN);
+    CLB_TRY(clb_compute_glu(&f->compute, f->glu_jobs, n, &f->acts_pairs, f->expert_act, &x->part[CLB_PART_DOWN], err));
+    clb_compute_phase(&f->compute, CLB_PHASE_EXPERT_DOWN);
+    down_jobs(f, x, leases, unions, n);
+    if (!out)
+        return clb_compute_run(&f->compute, f->jobs, n, err);
+    const clb_mix_job mix = {
+        .jobs = f->jobs,
+        .n_jobs = n,
+        .n_rows = f->n_rows,
+        .top_k = f->hp->top_k,
+        .pair_at = f->pair_at,
+        .gates = f->gates,
+        .out = out,
+        .out_stride = f->hp->n_embd,
+    };
+    return clb_compute_mix(&f->compute, &mix, err);
 }
 
 struct combine_ctx {
@@ -178,6 +154,7 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
     const clb_expert_layer *x = &f->model->expert_layers[moe];
     const clb_job router = {&l->router.m, l->router.m.data, &f->acts_h,   NULL, 0,
                             f->n_rows,    f->router_probs,  hp->n_experts};
+    clb_compute_phase(&f->compute, CLB_PHASE_ROUTER);
     CLB_TRY(clb_compute_run(&f->compute, &router, 1, err));
     struct route_ctx rc = {f, l};
     clb_compute_rows(&f->compute, f->n_rows, 4, route_row, &rc);
@@ -197,13 +174,16 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
     };
     if (f->options.on_route)
         f->options.on_route(f->options.on_route_ctx, &route);
+    clb_compute_phase(&f->compute, CLB_PHASE_STORE);
     clb_store_route(store, &route);
 
-    clb_acts_set(&f->acts_pairs, f->expert_gate, hp->n_ff_expert, f->n_rows * hp->top_k, hp->n_ff_expert);
+    clb_acts_set(&f->acts_pairs, f->expert_act, hp->n_ff_expert, f->n_rows * hp->top_k, hp->n_ff_expert);
     uint32_t n_pending = n_union;
     for (uint32_t u = 0; u < n_union; u++)
         f->pending[u] = u;
+    bool at_once = false; /* all experts in one wave */
     while (n_pending) {
+        clb_compute_phase(&f->compute, CLB_PHASE_STORE);
         for (uint32_t i = 0; i < n_pending; i++) {
             f->want_ids[i] = f->union_ids[f->pending[i]];
             f->want_rows[i] = f->union_rows[f->pending[i]];
@@ -221,12 +201,16 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
             f->pending[j] = f->pending[i];
             f->pending[i] = u;
         }
-        const int rc2 = compute_wave(f, x, f->leases, f->pending, got, err);
+        at_once = got == n_union;
+        const int rc2 = compute_wave(f, x, f->leases, f->pending, got, at_once ? out : NULL, err);
         clb_store_release(store, moe, f->leases, got);
         CLB_TRY(rc2);
         n_pending -= got;
         memmove(f->pending, f->pending + got, n_pending * sizeof *f->pending);
     }
+    if (at_once)
+        return COLIBRI_OK;
+    clb_compute_phase(&f->compute, CLB_PHASE_COMBINE);
     struct combine_ctx cc = {f, out};
     clb_compute_rows(&f->compute, f->n_rows, 4, combine_row, &cc);
     return COLIBRI_OK;

@@ -20,7 +20,7 @@ struct clb_forward {
     float *q, *k, *v;
     float *att;         /* [n_heads * v_dim] */
     float *cs;          /* [n_rot] cos, sin */
-    float *gate, *up;   /* [max(n_ff, n_ff_shared)] */
+    float *gate;        /* [max(n_ff, n_ff_shared)] input of the down product, if that takes floats */
     float *row_scratch; /* [n_workers]: one unpacked group of the embedding each */
     size_t row_scratch_floats;
 
@@ -30,8 +30,8 @@ struct clb_forward {
     float *gates;                                   /* [max_rows][top_k] */
     uint32_t *pair_at;                              /* [pair] -> place in expert order */
     uint32_t *place_row;                            /* [place] -> row */
-    float *expert_gate, *expert_up;                 /* [place][n_ff_expert] */
-    float *expert_out;                              /* [place][n_embd] */
+    float *expert_act; /* [place][n_ff_expert] inputs of the down products, if these take floats */
+    float *expert_out; /* [place][n_embd], when a step's experts come in several waves */
     uint32_t *union_ids, *union_rows, *union_first; /* [n_experts] */
     float *union_gates;
     uint32_t *expert_count;         /* [n_experts] */
@@ -39,8 +39,8 @@ struct clb_forward {
     uint32_t *want_ids, *want_rows; /* [n_experts]: the same, as acquire wants them */
     float *want_gates;
     clb_lease *leases;   /* [n_experts] */
-    clb_job *jobs;       /* [2 * n_experts] */
-    uint32_t *wave_rows; /* [place]: places whose experts are in the wave */
+    clb_glu_job *glu_jobs; /* [n_experts] */
+    clb_job *jobs;         /* [n_experts] */
     clb_acts acts_pairs; /* inputs of the down projections, row = place */
 
     clb_acts acts_h, acts_att, acts_ff;

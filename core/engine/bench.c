@@ -1,0 +1,130 @@
+#include "engine/bench.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+
+/* ---- tests ----------------------------------------------------------------------------------------------- */
+
+/* Uniform over the vocabulary. Control tokens are tokens like others here: nothing reads the output. */
+static uint32_t next_token(uint64_t *state, uint32_t n_vocab)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(((*state >> 32) * n_vocab) >> 32);
+}
+
+static int feed(clb_session *s, uint32_t n, uint64_t *state, clb_error *err)
+{
+    const clb_engine *e = clb_session_engine(s);
+    uint32_t *ids = malloc((size_t)n * sizeof *ids);
+    if (!ids)
+        return CLB_NOMEM(err, "prompt");
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = next_token(state, e->model->hp.n_vocab);
+    const int rc = clb_session_extend(s, ids, n, err);
+    free(ids);
+    return rc;
+}
+
+int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_gen, uint64_t *ns, clb_error *err)
+{
+    const clb_engine *e = clb_session_engine(s);
+    uint64_t state = 1;
+    clb_session_reset(s);
+    if (depth)
+        CLB_TRY(feed(s, depth, &state, err));
+    const uint64_t t0 = clb_now_ns();
+    if (n_prompt)
+        CLB_TRY(feed(s, n_prompt, &state, err));
+    else
+        for (uint32_t i = 0; i < n_gen; i++)
+            CLB_TRY(clb_session_append(s, next_token(&state, e->model->hp.n_vocab), err));
+    *ns = clb_now_ns() - t0;
+    return COLIBRI_OK;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------------------- */
+
+uint64_t clb_bench_weight_bytes(const clb_model *model)
+{
+    const clb_model_sizes sizes = clb_model_get_sizes(model);
+    const clb_matrix *out = model->output.tensor ? &model->output.m : &model->token_embd.m;
+    uint64_t n = sizes.dense_bytes + out->bytes;
+    if (model->hp.n_experts)
+        n += sizes.expert_bytes / model->hp.n_experts * model->hp.top_k;
+    return n;
+}
+
+uint64_t clb_bench_kv_bytes(const clb_engine *e, uint32_t n_kv)
+{
+    const clb_kv_layout *l = &e->kv_layout;
+    const uint64_t elem = l->type == COLIBRI_TYPE_F32 ? 4 : 2;
+    return (uint64_t)l->n_layers * l->n_kv_heads * (l->k_dim + l->v_dim) * elem * n_kv;
+}
+
+/* ---- memory bandwidth ------------------------------------------------------------------------------------ */
+
+/* Well beyond any cache, small beside a model. */
+#define AREA ((size_t)256 << 20)
+
+struct clb_bandwidth {
+    clb_pool *pool;
+    uint64_t *area;
+    uint64_t sink; /* keeps the reads from being left out */
+};
+
+static void fill(void *ctx, uint32_t worker, uint32_t n_workers)
+{
+    clb_bandwidth *b = ctx;
+    const size_t n = AREA / sizeof *b->area;
+    for (size_t i = n * worker / n_workers; i < n * (worker + 1) / n_workers; i++)
+        b->area[i] = i;
+}
+
+static void read_part(void *ctx, uint32_t worker, uint32_t n_workers)
+{
+    clb_bandwidth *b = ctx;
+    const size_t n = AREA / sizeof *b->area / 8; /* cache lines */
+    const uint64_t *p = b->area + n * worker / n_workers * 8, *const end = b->area + n * (worker + 1) / n_workers * 8;
+    uint64_t sum[8] = {0};
+    for (; p < end; p += 8)
+        for (int k = 0; k < 8; k++)
+            sum[k] += p[k];
+    for (int k = 1; k < 8; k++)
+        sum[0] += sum[k];
+    __atomic_fetch_add(&b->sink, sum[0], __ATOMIC_RELAXED);
+}
+
+int clb_bandwidth_create(clb_pool *pool, clb_bandwidth **out, clb_error *err)
+{
+    *out = NULL;
+    clb_bandwidth *b = calloc(1, sizeof *b);
+    if (!b)
+        return CLB_NOMEM(err, "bandwidth measurement");
+    b->pool = pool;
+    b->area = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b->area == MAP_FAILED) {
+        free(b);
+        return CLB_NOMEM(err, "bandwidth measurement");
+    }
+    madvise(b->area, AREA, MADV_HUGEPAGE); /* as the weights have them */
+    clb_pool_run(pool, fill, b);
+    *out = b;
+    return COLIBRI_OK;
+}
+
+void clb_bandwidth_destroy(clb_bandwidth *b)
+{
+    if (!b)
+        return;
+    munmap(b->area, AREA);
+    free(b);
+}
+
+double clb_bandwidth_measure(clb_bandwidth *b)
+{
+    const uint64_t t0 = clb_now_ns();
+    clb_pool_run(b->pool, read_part, b);
+    return (double)AREA * 1e9 / (double)(clb_now_ns() - t0);
+}

@@ -1,0 +1,25 @@
+/* Speed of an opened engine, as llama-bench defines its tests: prompts of random tokens, then single tokens one after
+ * another, nothing sampled.
+ *
+ * [engine-thread] */
+#ifndef CLB_ENGINE_BENCH_H
+#define CLB_ENGINE_BENCH_H
+
+#include "engine/session.h"
+
+/* Empties the session, feeds `depth` tokens without measuring, then measures: a prompt of n_prompt tokens if n_prompt,
+ * else n_gen single tokens. *ns: the measured part. Tokens come from a fixed generator, the same for every call. */
+int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_gen, uint64_t *ns, clb_error *err);
+
+/* Bytes of weights that one decoded token reads, with all its experts counted once. */
+uint64_t clb_bench_weight_bytes(const clb_model *model);
+/* Bytes of keys and values that one token after `n_kv` others reads. */
+uint64_t clb_bench_kv_bytes(const clb_engine *engine, uint32_t n_kv);
+
+/* A plain reading loop of all workers over memory that no cache holds. */
+typedef struct clb_bandwidth clb_bandwidth;
+int clb_bandwidth_create(clb_pool *pool, clb_bandwidth **out, clb_error *err);
+void clb_bandwidth_destroy(clb_bandwidth *b);
+double clb_bandwidth_measure(clb_bandwidth *b); /* bytes per second of one pass */
+
+#endif

@@ -2,6 +2,11 @@
 #include "dot.h"
 #include "kernels.h"
 
+#define PREFIX    "neon"
+#define RANK      NEON_RANK
+#define MIN_X     1
+#define CPU_EXTRA 0
+
 /* Addresses of 4 rows of group g from r on; rows that do not exist repeat the last one. */
 INLINE void find_rows(const struct colibri_matmul_args *a, uint32_t g, uint32_t r, uint32_t valid, const void **w)
 {

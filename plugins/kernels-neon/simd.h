@@ -1,8 +1,14 @@
 /* Shared by the NEON kernel units: loads, products of code lines, the lane tree, exp.
  *
  * A 64-byte line of the x16 layout (16 rows x 4 columns) is four q registers: quarter 0 has rows 0..3, and so on; a
- * 32-bit lane belongs to one row. One q register of activations holds 16 columns, of which sdot takes 4 by lane. sdot
- * multiplies signed bytes exactly into 32 bits, so codes need no sign step, and unsigned ones are below 64. */
+ * 32-bit lane belongs to one row. One q register of activations holds 16 columns, of which sdot takes 4 by lane.
+ *
+ * Units built for i8mm pair the lines first: from the registers of quads 2j and 2j+1 of a quarter, zip1 makes 8 columns
+ * of rows 0 and 1, zip2 those of rows 2 and 3, which is the shape that smmla multiplies with 8 columns of two activation
+ * rows. All codes are unpacked by operations on bytes, so pairing comes first, on packed bytes.
+ *
+ * sdot and smmla multiply signed bytes exactly into 32 bits: codes need no sign step. Unsigned codes are below 64, so
+ * that usmmla would gain nothing. */
 #ifndef KERNELS_NEON_SIMD_H
 #define KERNELS_NEON_SIMD_H
 
@@ -26,6 +32,12 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define MMLA 1
+#else
+#define MMLA 0
+#endif
+
 INLINE float32x4_t load_f16(const colibri_f16 *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
@@ -41,10 +53,33 @@ INLINE uint8x16_t high_nibbles(uint8x16_t v)
     return vshrq_n_u8(v, 4);
 }
 
-/* A run of quarter lines of codes. */
+/* A run of quarter lines of codes; with MMLA, q[2j] and q[2j+1] are the paired lines 2j and 2j+1. */
 struct lines {
     int8x16_t q[8];
 };
+
+/* a and b: what belongs to quads 2j and 2j+1, 4 bytes per row. */
+INLINE void pair_lines(uint8x16_t *a, uint8x16_t *b)
+{
+#if MMLA
+    const uint32x4_t u = vreinterpretq_u32_u8(*a), v = vreinterpretq_u32_u8(*b);
+    *a = vreinterpretq_u8_u32(vzip1q_u32(u, v));
+    *b = vreinterpretq_u8_u32(vzip2q_u32(u, v));
+#else
+    (void)a, (void)b;
+#endif
+}
+
+/* Bytes of quarter `quarter` of n lines; n is even. */
+INLINE void load_lines(const uint8_t (*line)[64], const int quarter, const int n, uint8x16_t *v)
+{
+    UNROLL
+    for (int j = 0; j < n; j += 2) {
+        v[j] = vld1q_u8(line[j] + 16 * quarter);
+        v[j + 1] = vld1q_u8(line[j + 1] + 16 * quarter);
+        pair_lines(&v[j], &v[j + 1]);
+    }
+}
 
 /* acc + products of four lines with the 16 columns in x */
 INLINE int32x4_t dot4(int32x4_t acc, const int8x16_t *q, int8x16_t x)
@@ -55,11 +90,19 @@ INLINE int32x4_t dot4(int32x4_t acc, const int8x16_t *q, int8x16_t x)
     return vdotq_laneq_s32(acc, q[3], x, 3);
 }
 
-/* Per row: sum over n = 4 or 8 lines of code * x. */
-INLINE int32x4_t dot_lines(const struct lines *l, const int8_t *x, const int n)
+/* start + per row: sum over n = 4 or 8 lines of code * x. */
+INLINE int32x4_t dot_lines(int32x4_t start, const struct lines *l, const int8_t *x, const int n)
 {
-    const int32x4_t s = dot4(vdupq_n_s32(0), l->q, vld1q_s8(x));
-    return n == 4 ? s : vaddq_s32(s, dot4(vdupq_n_s32(0), l->q + 4, vld1q_s8(x + 16)));
+    const int32x4_t s = dot4(start, l->q, vld1q_s8(x));
+    return n == 4 ? s : dot4(s, l->q + 4, vld1q_s8(x + 16));
+}
+
+/* A sum of a 32-column block is below 32 * 128 * 127 < 2^22 in magnitude. Started at the bits of 1.5 * 2^23, it is the integer part of a float in [2^23, 2^24), whose steps are 1: one subtraction, which has no
+ * rounding to do, converts it. Conversions have half the throughput on many cores. */
+#define MAGIC_BITS 0x4b400000
+INLINE float32x4_t magic_f32(int32x4_t s)
+{
+    return vsubq_f32(vreinterpretq_f32_s32(s), vdupq_n_f32(12582912.0f));
 }
 
 /* acc + sum of side[k] * sums[k], k < 8 */
@@ -122,6 +165,26 @@ INLINE void store_rows(const struct colibri_matmul_args *a, uint32_t g, const in
     if (row < a->n_rows)
         store_upto4(a->y + (size_t)t * a->y_stride + row, a->n_rows - row, v);
 }
+
+/* Functions for products of 1 to 4 activation rows, from the inline function tile_NAME. */
+#define TILES_1_TO_4_(name)                                                                                            \
+    NOINLINE void tile1_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
+    {                                                                                                                  \
+        tile_##name(a, g, 1);                                                                                          \
+    }                                                                                                                  \
+    NOINLINE void tile2_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
+    {                                                                                                                  \
+        tile_##name(a, g, 2);                                                                                          \
+    }                                                                                                                  \
+    NOINLINE void tile3_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
+    {                                                                                                                  \
+        tile_##name(a, g, 3);                                                                                          \
+    }                                                                                                                  \
+    NOINLINE void tile4_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
+    {                                                                                                                  \
+        tile_##name(a, g, 4);                                                                                          \
+    }
+#define TILES_1_TO_4(name) TILES_1_TO_4_(name)
 
 /* ---- 16 virtual lanes: v[0] has lanes 0..3, v[3] lanes 12..15 ---------------------------------------------- */
 

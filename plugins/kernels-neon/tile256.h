@@ -4,6 +4,8 @@
  *   CHUNKS, SUBS  the superblock is CHUNKS runs of SUBS sub-blocks; CHUNKS * SUBS is 8 or 16
  *   OFFSET  what unpack_NAME added to every code
  *   HAS_MIN 1 if sub-blocks have minimums, which are subtracted
+ *   SCALE_CODES  defined if code * scale * SCALE_CODES, the sign 1 or -1, is a signed byte: then a panel has these
+ *           products instead of codes, and d takes the sign back
  * and
  *   scales_NAME(block, quarter, scale[], side[]): scale of every sub-block in 32 bits; side, in 16 bits, is what
  *     multiplies the sums of a sub-block's activations: the minimums if HAS_MIN, else (with an OFFSET) the scales
@@ -15,6 +17,51 @@
 #define BLOCK      struct CAT(colibri_x16_, NAME)
 #define N_SUB      (CHUNKS * SUBS)
 #define LINES      (64 / N_SUB)
+#ifdef SCALE_CODES
+#define KIND (HAS_MIN ? GEMM_256_S0_MIN : GEMM_256_S0)
+#elif N_SUB == 16
+#define KIND GEMM_256_S16
+#else
+#define KIND (HAS_MIN ? GEMM_256_S8_MIN : GEMM_256_S8)
+#endif
+
+static void CAT(panel_, NAME)(const void *blocks, uint32_t n_blocks, void *panel)
+{
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        for (int h = 0; h < 4; h++) {
+            const BLOCK *const w = (const BLOCK *)blocks + b;
+            struct weights256 *const o = (struct weights256 *)panel + (uint32_t)h * n_blocks + b;
+            int32x4_t scale[N_SUB];
+            int16x4_t side[N_SUB];
+            CAT(scales_, NAME)(w, h, scale, side);
+            for (int c = 0; c < CHUNKS; c++) {
+                UNROLL
+                for (int k = 0; k < SUBS; k++) {
+                    struct lines l;
+                    int8_t (*const to)[16] = o->q[0] + (c * SUBS + k) * LINES;
+                    CAT(unpack_, NAME)(w, h, c, k, &l);
+#ifdef SCALE_CODES
+                    put_scaled_lines(to, &l, LINES, OFFSET, vmulq_n_s32(scale[c * SUBS + k], SCALE_CODES));
+#else
+                    put_lines(to, &l, LINES, OFFSET);
+                    put_s32(o->scale[c * SUBS + k], scale[c * SUBS + k]);
+#endif
+                }
+            }
+#ifdef SCALE_CODES
+            put_f32(o->d, vmulq_n_f32(load_f16(w->d + 4 * h), (float)SCALE_CODES));
+#else
+            put_f32(o->d, load_f16(w->d + 4 * h));
+#endif
+#if HAS_MIN
+            put_f32(o->dmin, load_f16(w->dmin + 4 * h));
+            put_mins(o->min, side, N_SUB);
+#endif
+        }
+    }
+}
+
+#if !MMLA
 
 /* One superblock of one quarter: adds to acc[0 .. tile). */
 INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int quarter, const void *const *x, uint32_t b, const int tile,
@@ -35,7 +82,8 @@ INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int quarter, const void
             UNROLL
             for (int i = 0; i < tile; i++) {
                 const struct colibri_act_q8x256 *const xb = (const struct colibri_act_q8x256 *)x[i] + b;
-                isum[i] = vmlaq_s32(isum[i], dot_lines(&l, xb->q + (c * SUBS + k) * LINES * 4, LINES), sc);
+                const int8_t *const q = xb->q + (c * SUBS + k) * LINES * 4;
+                isum[i] = vmlaq_s32(isum[i], dot_lines(vdupq_n_s32(0), &l, q, LINES), sc);
             }
         }
     }
@@ -63,13 +111,13 @@ INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int quarter, const void
     }
 }
 
-INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, uint32_t count,
-                             const int tile)
+/* One group of 16 rows times the `tile` activation rows of the product. */
+INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, const int tile)
 {
     const BLOCK *const w = (const void *)((const char *)a->w + (size_t)g * a->group_stride);
     const void *x[4];
     float32x4_t acc[4][4];
-    gather_x(a, t, count, tile, x);
+    gather_x(a, 0, (uint32_t)tile, tile, x);
     UNROLL
     for (int h = 0; h < 4; h++) {
         UNROLL
@@ -86,13 +134,16 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, ui
     for (int h = 0; h < 4; h++) {
         UNROLL
         for (int i = 0; i < tile; i++)
-            if ((uint32_t)i < count)
-                store_rows(a, g, h, t + (uint32_t)i, acc[h][i]);
+            store_rows(a, g, h, (uint32_t)i, acc[h][i]);
     }
 }
 
+TILES_1_TO_4(NAME)
+#endif
+
 #include "tile_run.h"
 
+#undef KIND
 #undef LINES
 #undef N_SUB
 #undef BLOCK
@@ -103,3 +154,4 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, ui
 #undef SUBS
 #undef OFFSET
 #undef HAS_MIN
+#undef SCALE_CODES

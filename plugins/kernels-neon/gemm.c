@@ -1,0 +1,2 @@
+/* Instance of gemm_impl.h for sdot. */
+#include "gemm_impl.h"

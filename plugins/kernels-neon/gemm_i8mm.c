@@ -1,0 +1,2 @@
+/* Instance of gemm_impl.h for smmla. */
+#include "gemm_impl.h"

@@ -35,7 +35,7 @@ static void strategy_misbehaved(void *ctx, const char *strategy, const char *wha
     clb_registry_misbehaved(ctx, strategy, what);
 }
 
-static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
+static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, clb_error *err)
 {
     const clb_hparams *hp = &e->model->hp;
     e->seed = clb_config_u64(config, CLB_SET_sampling_seed);
@@ -43,6 +43,8 @@ static int open_kv(clb_engine *e, const clb_config *config, clb_error *err)
     e->ctx = (uint32_t)clb_config_u64(config, CLB_SET_model_ctx);
     if (e->ctx == 0)
         e->ctx = hp->n_ctx_train < DEFAULT_CTX ? hp->n_ctx_train : DEFAULT_CTX;
+    if (e->ctx < min_ctx && !clb_config_u64(config, CLB_SET_model_ctx))
+        e->ctx = min_ctx;
     if (e->ctx > hp->n_ctx_train)
         clb_logf(e->log, COLIBRI_LOG_WARN, "context of %u tokens: the model was trained for %u", e->ctx,
                  hp->n_ctx_train);
@@ -155,7 +157,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
                         clb_vocab_size(e->vocab), e->model->hp.n_vocab);
     const uint64_t threads = clb_config_u64(config, CLB_SET_cpu_threads);
     CLB_TRY(clb_pool_create(threads ? (uint32_t)threads : clb_cpu_default_threads(), &e->pool, err));
-    CLB_TRY(open_kv(e, config, err));
+    CLB_TRY(open_kv(e, config, options->min_ctx, err));
     CLB_TRY(load(e, options, err));
     CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
                                 e->log, &e->kv, err));

@@ -18,6 +18,7 @@ typedef struct clb_engine_options {
     const char *builtin_plugin_dir; /* NULL: the compiled-in one */
     const clb_log *log;             /* borrowed while the engine lives */
     uint32_t n_sequences;           /* sequences that may be alive at once, >= 1 */
+    uint32_t min_ctx;               /* if no context length is configured, it is at least this; 0: the default */
     bool (*cancelled)(void *ctx);   /* polled between layers; may be NULL */
     void *cancelled_ctx;
     void (*on_route)(void *ctx, const struct colibri_route *route); /* may be NULL */

@@ -32,7 +32,7 @@ def summarize(test, samples, bandwidth, active_bytes, first, peers):
     for name in first:
         others = [other for other in samples if other != name and (other in peers or other in first)]
         result["ratios"][name] = {other: ratios(samples[name], samples[other]) for other in others}
-    rivals = [peer for peer in peers if peer in samples]
+    rivals = [peer for peer in peers if peer in samples and peer not in first]
     if rivals:
         result["better_peer"] = max(rivals, key=lambda peer: median(samples[peer]))
     return result

@@ -139,6 +139,9 @@ class Numbers(unittest.TestCase):
         share = result["engines"]["new"]["bandwidth_share"]
         self.assertEqual((share["median"], share["min"], share["max"]), (0.3, 0.2, 0.5))
         self.assertEqual(result["bandwidth_limit_ts"], 100.0)
+        alone = summary.summarize("pp512", samples, [], 1, ["a"], ["a", "b"])  # without Colibri: a peer against the other
+        self.assertEqual((alone["better_peer"], list(alone["ratios"]["a"])), ("b", ["b"]))
+        self.assertNotIn("better_peer", summary.summarize("pp512", {"a": [1.0]}, [], 1, ["a"], ["a"]))
         prompt = summary.summarize("pp512", samples, [1e9, 2e9, 1e9], 10_000_000, ["new"], ["a", "b"])
         self.assertNotIn("bandwidth_share", prompt["engines"]["new"])
 
@@ -334,7 +337,8 @@ class Engines(unittest.TestCase):
         commands = {name: " ".join(self.command(name, speed)) for name, speed in (("one", "300"), ("two", "200"))}
         done = subprocess.run(
             [sys.executable, BENCH / "peers", "--no-colibri", "--only", "none", "-m", model, "--tests", "pp40,tg6@10",
-             "-r", "3", "--cores", str(self.cores[0]), "--no-bandwidth", "--cache", self.folder / "cache", "--out", self.folder / "out",
+             "-r", "3", "--cores", str(self.cores[0]), "--no-bandwidth",
+             "--cache", self.folder / "cache", "--out", self.folder / "out",
              *(word for item in commands.items() for word in ("--engine", "=".join(item)))],
             capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)

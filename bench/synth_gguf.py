@@ -3,7 +3,8 @@
 
     synth_gguf.py MODEL TYPE FILE [--layers N] [--pure] [--seed N] [--skew X]
 
-MODEL  olmoe (OLMoE-1B-7B), qwen3moe (Qwen3-30B-A3B; 48 layers, so use --layers), qwen3-0.6b, tiny (for tests)
+MODEL  olmoe (OLMoE-1B-7B), olmoe-q3 (the same sizes as a model of architecture qwen3moe, for engines that do not know
+       olmoe), qwen3moe (Qwen3-30B-A3B; 48 layers, so use --layers), qwen3-0.6b, tiny (for tests)
 TYPE   the type of all matrices: q4_0 q4_1 q5_0 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f16 bf16 f32.
        As in files made by llama-quantize the output matrix (or the embedding, where that serves as output) is Q6_K for
        types smaller than that; --pure gives it the type of the rest. Norms and the router are F32.
@@ -28,6 +29,8 @@ from statistics import NormalDist
 MODELS = {
     "olmoe": dict(arch="olmoe", layers=16, width=2048, heads=16, kv_heads=16, head=128, experts=64, used=8, ffn=1024,
                   vocab=50304, ctx=4096, theta=1e4, eps=1e-5, tied=False, pre="olmo", qk_norm="width"),
+    "olmoe-q3": dict(arch="qwen3moe", layers=16, width=2048, heads=16, kv_heads=16, head=128, experts=64, used=8,
+                     ffn=1024, vocab=50304, ctx=4096, theta=1e4, eps=1e-5, tied=False, pre="olmo", qk_norm="head"),
     "qwen3moe": dict(arch="qwen3moe", layers=48, width=2048, heads=32, kv_heads=4, head=128, experts=128, used=8,
                      ffn=768, vocab=151936, ctx=40960, theta=1e6, eps=1e-6, tied=False, pre="qwen2", qk_norm="head"),
     "qwen3-0.6b": dict(arch="qwen3", layers=28, width=1024, heads=16, kv_heads=8, head=128, experts=0, used=0,

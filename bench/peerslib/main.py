@@ -205,24 +205,45 @@ class Run:
         if not self.args.mask and "avx512f" in self.report["machine"]["features"] and "AVX512" not in built:
             self.warn(f"{engine.name} is built without AVX-512, which this CPU has")
 
-    def test(self, path, info, test):
+    def ready(self, step, engines, info):
+        """The engines for which step(engine) works. One that cannot load a model is left out with that model."""
+        able = []
+        for engine in engines:
+            try:
+                step(engine)
+                able.append(engine)
+            except BenchError as error:
+                engine.close()
+                self.warn(f"{engine.name} is left out with {info['file']}: {' '.join(str(error).split())[:300]}")
+        return able
+
+    def test(self, path, info, test, engines):
+        """The result of one test, and the engines that took part."""
         name = str(test)
         notes = {"tuning": {}, "origin": {}}
-        configs = {e.name: self.config(e, path, info, test, notes) for e in self.engines}
-        for engine in self.engines:
+        configs = {}
+
+        def choose(engine):
+            configs[engine.name] = self.config(engine, path, info, test, notes)
+
+        def load(engine):
             if machine.available() < info["file_bytes"] * 1.1 and not getattr(engine, "child", None):
                 self.warn(f"memory is short for {engine.name} with {info['file']}")
             engine.prepare(path, test, configs[engine.name])
             self.check_build(engine)
             if not isinstance(engine, kinds.Binary):
                 engine.run(test)  # the first run after loading touches memory for the first time
-        samples = {e.name: [] for e in self.engines}
-        foreign = {e.name: [] for e in self.engines}
+
+        engines = self.ready(load, self.ready(choose, engines, info), info)
+        if not engines:
+            raise BenchError(f"no engine can run {name} of {info['file']}")
+        samples = {e.name: [] for e in engines}
+        foreign = {e.name: [] for e in engines}
         speeds = []
         for turn in range(self.args.repeats):
             if self.bandwidth.child:
                 speeds.append(self.bandwidth.run())
-            for engine in self.engines:
+            for engine in engines:
                 seconds, others = engine.run(test)
                 samples[engine.name].append(test.count / seconds)
                 if others is not None:
@@ -230,9 +251,9 @@ class Run:
             kinds.warn(f"{info['file']} {name} round {turn + 1}: " +
                        ", ".join(f"{k} {v[-1]:.1f} t/s" for k, v in samples.items()))
         first = [n for n in self.report["first"] if n in samples]
-        peers = [e.name for e in self.engines if e.name in kinds.KNOBS]
+        peers = [e.name for e in engines if e.name in kinds.KNOBS]
         result = summary.summarize(name, samples, speeds, info["active_bytes"], first, peers)
-        for engine in self.engines:
+        for engine in engines:
             entry = result["engines"][engine.name]
             entry.update(config=configs[engine.name], memory=engine.memory(), foreign_load=foreign[engine.name],
                          load_seconds=engine.load_seconds)
@@ -246,14 +267,16 @@ class Run:
             if foreign[engine.name] and max(foreign[engine.name]) > FOREIGN:
                 self.warn(f"{info['file']} {name}: other programs used up to {100 * max(foreign[engine.name]):.0f} % "
                           f"of the cores while {engine.name} ran; repeat on a quiet machine")
-        return result
+        return result, engines
 
     def model(self, path, tests):
         info = ggufinfo.describe(path)
         self.report["models"].append(dict(info, tests=[]))
+        engines = self.engines
         try:
             for test in tests:
-                self.report["models"][-1]["tests"].append(self.test(path, info, test))
+                result, engines = self.test(path, info, test, engines)
+                self.report["models"][-1]["tests"].append(result)
                 self.save()
         finally:
             for engine in self.engines:

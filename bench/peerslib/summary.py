@@ -67,11 +67,11 @@ def overview(report, first):
             best = test.get("better_peer")
             row = [model["file"], test["test"]]
             for name in first:
-                row.append(rate(test["engines"][name]["tokens_per_second"]))
+                row.append(rate(test["engines"][name]["tokens_per_second"]) if name in test["engines"] else "failed")
             row.append(f"{best}: {rate(test['engines'][best]['tokens_per_second'])}" if best else "none")
             for name in first:
-                row.append(times(test["ratios"][name][best]) if best else "–")
-                share = test["engines"][name].get("bandwidth_share")
+                row.append(times(test["ratios"][name][best]) if best and name in test["ratios"] else "–")
+                share = test["engines"].get(name, {}).get("bandwidth_share")
                 row.append(f"{100 * share['median']:.0f} %" if share else "–")
             rows.append(row)
     head = ["model", "test", *[f"{name} t/s" for name in first], "better peer t/s"]
@@ -86,7 +86,8 @@ def details(model, test, first):
         share = engine.get("bandwidth_share")
         memory = engine.get("memory", {})
         cells = [name, rate(engine["tokens_per_second"])]
-        cells += [times(test["ratios"][ours][name]) if name in test["ratios"][ours] else "–" for ours in first]
+        ratios_to_it = [test["ratios"].get(ours, {}).get(name) for ours in first]
+        cells += [times(ratio) if ratio else "–" for ratio in ratios_to_it]
         cells += [f"{100 * share['median']:.0f} %" if share else "–",
                   gigabytes(memory["rss"]) if "rss" in memory else "–",
                   gigabytes(memory["peak"]) if "peak" in memory else "–",

@@ -139,7 +139,7 @@ class Numbers(unittest.TestCase):
         share = result["engines"]["new"]["bandwidth_share"]
         self.assertEqual((share["median"], share["min"], share["max"]), (0.3, 0.2, 0.5))
         self.assertEqual(result["bandwidth_limit_ts"], 100.0)
-        alone = summary.summarize("pp512", samples, [], 1, ["a"], ["a", "b"])  # without Colibri: a peer against the other
+        alone = summary.summarize("pp512", samples, [], 1, ["a"], ["a", "b"])
         self.assertEqual((alone["better_peer"], list(alone["ratios"]["a"])), ("b", ["b"]))
         self.assertNotIn("better_peer", summary.summarize("pp512", {"a": [1.0]}, [], 1, ["a"], ["a"]))
         prompt = summary.summarize("pp512", samples, [1e9, 2e9, 1e9], 10_000_000, ["new"], ["a", "b"])
@@ -360,6 +360,20 @@ class Engines(unittest.TestCase):
         self.assertIn("3 rounds are too few", done.stdout)
         self.assertIn("random weights", done.stdout)
 
+    def test_engine_that_fails_is_left_out(self):
+        model = self.folder / "tiny.gguf"
+        synth_gguf.write(model, "tiny", "q4_0", layers=1)
+        done = subprocess.run(
+            [sys.executable, BENCH / "peers", "--no-colibri", "--only", "none", "-m", model, "--tests", "pp40,tg6",
+             "-r", "2", "--no-bandwidth", "--cache", self.folder / "cache", "--out", self.folder / "out",
+             "--engine", "bad=" + " ".join(self.command("bad", "die")),
+             "--engine", "good=" + " ".join(self.command("good", "200"))], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads((self.folder / "out.json").read_text())
+        self.assertEqual([list(t["engines"]) for t in report["models"][0]["tests"]], [["good"], ["good"]])
+        self.assertIn("bad is left out with tiny.gguf: bad ended (status 1): no more", report["warnings"])
+        self.assertIn("failed", done.stdout)
+
     @unittest.skipUnless(shutil.which("cc"), "no C compiler")
     def test_bandwidth_probe(self):
         program = self.folder / "probe"
@@ -380,7 +394,7 @@ class Engines(unittest.TestCase):
         model = self.folder / "tiny.gguf"
         synth_gguf.write(model, "tiny", "q4_0", layers=1)
         for arguments, message in (
-                (["-m", model, "--engine", "x=" + " ".join(self.command("x", "die"))], "no more"),
+                (["-m", model, "--engine", "x=" + " ".join(self.command("x", "die"))], "no engine can run pp512"),
                 (["--engine", "x=true"], "no model"),
                 (["-m", model], "nothing to measure"),
                 (["-m", model, "--engine", "x=true", "--tests", "pp"], "no test")):

@@ -10,6 +10,8 @@ static const struct colibri_matmul *matmul_at(uint32_t index)
         const struct colibri_matmul *first;
         uint32_t n;
     } tables[] = {
+        {clb_avxvnni_matmul32, N_MATMUL32},
+        {clb_avxvnni_matmul256, N_MATMUL256},
         {clb_avx2_matmul32, N_MATMUL32},
         {clb_avx2_matmul256, N_MATMUL256},
         {clb_avx2_matmul_rows, N_MATMUL_ROWS},
@@ -34,4 +36,4 @@ static const void *get(const char *iface, uint32_t index)
 COLIBRI_PLUGIN_DEFINE(colibri_kernels_avx2, NULL, get, .kinds = COLIBRI_KIND_KERNEL, .rank = AVX2_RANK,
                       .cpu = {COLIBRI_CPU0(AVX2) | COLIBRI_CPU0(FMA) | COLIBRI_CPU0(F16C), 0},
                       .id = "colibri.kernels-avx2", .version = "1.0.0",
-                      .summary = "matrix products and vector operations for AVX2 with FMA and F16C", .license = "MIT");
+                      .summary = "matrix products for AVX2 and AVX-VNNI, vector operations for AVX2", .license = "MIT");

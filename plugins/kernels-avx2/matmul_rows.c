@@ -2,6 +2,10 @@
 #include "dot.h"
 #include "kernels.h"
 
+#define PREFIX    "avx2"
+#define RANK      AVX2_RANK
+#define CPU_EXTRA 0
+
 /* Addresses of 4 rows of group g from r on; rows that do not exist repeat the last one. */
 INLINE void find_rows(const struct colibri_matmul_args *a, uint32_t g, uint32_t r, uint32_t valid, const void **w)
 {

@@ -1,13 +1,7 @@
-/* Shared by the AVX2 kernel units: loads, products of code lines, the lane tree, exp.
+/* Shared by the AVX2 kernel units: loads, rows, the lane tree, exp.
  *
  * A 64-byte line of the x16 layout (16 rows x 4 columns) is two ymm registers: half 0 has rows 0..7, half 1 rows
- * 8..15; a 32-bit lane belongs to one row. Activations enter as a broadcast of 4 codes. |activation code| <= 127 is
- * part of the activation format (numerics.h), and what keeps the 16-bit sums below from saturating relies on it:
- *   maddubs adds two products u * x, u an unsigned code; `chain` such results are added in 16 bits, and
- *   chain * 2 * max(u) * 127 <= 32767 holds for every use: u <= 15 chain 8 (30480), u <= 24 chain 4 (24384),
- *   u <= 31 chain 4 (31496), u <= 63 chain 2 (32004).
- * Signed codes use |code| as u and give x the sign of the code: u <= 128, chain 1 (32512); x = -x is exact because
- * x is never -128. */
+ * 8..15; a 32-bit lane belongs to one row. Activations enter as a broadcast of 4 codes. */
 #ifndef KERNELS_AVX2_SIMD_H
 #define KERNELS_AVX2_SIMD_H
 
@@ -67,50 +61,6 @@ INLINE __m256i high_nibbles(__m256i v)
 INLINE __m256i where_bits(__m256i v, __m256i bits, char value)
 {
     return and8(_mm256_cmpeq_epi8(_mm256_and_si256(v, bits), bits), value);
-}
-
-/* ---- products of half lines with one activation row ------------------------------------------------------ */
-
-/* A run of half lines of codes: unsigned, or (is_signed below) signed. */
-struct lines {
-    __m256i q[8];
-};
-
-/* 16-bit partial sums of lines [j, j + chain). */
-INLINE __m256i madd_lines(const struct lines *l, const int8_t *x, const int j, const int chain, const int is_signed)
-{
-    __m256i s = _mm256_setzero_si256();
-    UNROLL
-    for (int i = 0; i < chain; i++) {
-        const __m256i q = l->q[j + i];
-        const __m256i xq = broadcast32(x + 4 * (j + i));
-        const __m256i p =
-            is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(xq, q)) : _mm256_maddubs_epi16(q, xq);
-        s = i ? _mm256_add_epi16(s, p) : p;
-    }
-    return s;
-}
-
-/* acc + scale * (sum over n lines of code * x); scale is a 16-bit pair (s, s) per row. */
-INLINE __m256i dot_lines_scaled(__m256i acc, const struct lines *l, const int8_t *x, const int n, const int chain,
-                                const int is_signed, __m256i scale)
-{
-    UNROLL
-    for (int j = 0; j < n; j += chain)
-        acc = _mm256_add_epi32(acc, _mm256_madd_epi16(madd_lines(l, x, j, chain, is_signed), scale));
-    return acc;
-}
-
-/* 32-bit lanes to 16-bit pairs (even, odd). */
-INLINE __m256i pair16(__m256i even, __m256i odd)
-{
-    return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa);
-}
-
-/* acc + even * p[0] + odd * p[1] for 16-bit pairs. */
-INLINE __m256i madd_pair(__m256i acc, __m256i pair, const int16_t *p)
-{
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pair, broadcast32(p)));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */

@@ -1,0 +1,11 @@
+/* Instance of matmul256.h for AVX-VNNI. */
+#ifdef CLB_EVEX_VNNI
+#define PREFIX    "avxvnni-evex"
+#define CPU_EXTRA 0
+#else
+#define PREFIX    "avxvnni"
+#define CPU_EXTRA COLIBRI_CPU0(AVXVNNI)
+#endif
+#define TABLE clb_avxvnni_matmul256
+#define RANK  AVXVNNI_RANK
+#include "matmul256.h"

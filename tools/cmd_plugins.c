@@ -16,8 +16,9 @@ static const clb_flag flags[] = {
     {0},
 };
 
-static const enum clb_setting settings[] = {CLB_SET_cpu_mask,     CLB_SET_plugins_path,          CLB_SET_plugins_prefer,
-                                            CLB_SET_plugins_deny, CLB_SET_kernels_allow_inexact, CLB_SET_COUNT};
+static const enum clb_setting settings[] = {CLB_SET_cpu_mask,       CLB_SET_cpu_threads,           CLB_SET_plugins_path,
+                                            CLB_SET_plugins_prefer, CLB_SET_plugins_deny,          CLB_SET_kernels_allow_inexact,
+                                            CLB_SET_kernels_select, CLB_SET_kernels_cache_file,    CLB_SET_COUNT};
 
 static int parse_timeout(const clb_args *args, unsigned *out, clb_error *err)
 {
@@ -104,7 +105,8 @@ const clb_command clb_command_plugins = {
                    "'info' loads one "
                    "plugin and shows what it offers. 'why' replays filter, rank and selection with every comparison, "
                    "for a plugin's id, "
-                   "a quantization format, a vector operation or a component. 'cpu' shows the CPU features that "
+                   "a quantization format, a vector operation or a component; with kernels.select=measure also the times "
+                   "that decide between kernels (for --threads). 'cpu' shows the CPU features that "
                    "plugins may use, 'paths' "
                    "the folders that are searched.\n"
                    "\n"

@@ -118,6 +118,32 @@ static void print_use(void *ctx, const char *kind, const char *what, const char 
         fprintf(u->f, "  %-14s %-18s %-24s %s\n", kind, what, component, path);
 }
 
+/* How kernels were chosen: one line of --stats. */
+static void print_selection(FILE *f, const clb_registry *reg)
+{
+    const clb_selection_stats s = clb_registry_selection(reg);
+    if (!s.measure) {
+        fputs("kernels   chosen by rank\n", f);
+        return;
+    }
+    fprintf(f,
+            "kernels   chosen by measuring: %u decisions measured in %.2f s, %u remembered, %u left to rank; %u differ from "
+            "rank\n",
+            s.n_measured, (double)s.ns / 1e9, s.n_remembered, s.n_by_rank, s.n_overturned);
+}
+
+static json_t *selection_json(const clb_registry *reg)
+{
+    const clb_selection_stats s = clb_registry_selection(reg);
+    if (!s.measure)
+        return json_pack("{s:s}", "select", "rank");
+    json_t *const o = json_pack("{s:s, s:i, s:i, s:i, s:i, s:f}", "select", "measure", "measured", (int)s.n_measured,
+                                "remembered", (int)s.n_remembered, "by_rank", (int)s.n_by_rank, "overturned",
+                                (int)s.n_overturned, "seconds", (double)s.ns / 1e9);
+    json_object_set_new(o, "cache_file", s.cache_file ? clb_json_text(s.cache_file) : json_null());
+    return o;
+}
+
 void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, const clb_generation *g, uint64_t seed)
 {
     char a[24], b[24], c[24], d[24];
@@ -151,6 +177,7 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
             clb_human_bytes(e->plan.budget, a), clb_human_bytes(e->plan.embedding_bytes + e->plan.dense_bytes, b),
             clb_human_bytes(e->plan.slot_bytes, c), clb_human_bytes(e->plan.kv_bytes, d),
             clb_human_bytes(e->plan.buffer_bytes, (char[24]){0}));
+    print_selection(f, e->registry);
     fputs("plugins in use\n", f);
     struct use_list use = {.f = f};
     clb_registry_uses(e->registry, print_use, &use);
@@ -167,6 +194,7 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
     json_t *out = json_pack("{s:s, s:f, s:i, s:I, s:I, s:o}", "architecture", e->model->arch->name, "load_seconds",
                             (double)e->load_ns / 1e9, "threads", (int)clb_pool_workers(e->pool), "seed",
                             (json_int_t)seed, "resident_bytes", (json_int_t)s.resident_bytes, "plugins", use.array);
+    json_object_set_new(out, "kernels", selection_json(e->registry));
     if (s.n_experts)
         json_object_set_new(out, "experts",
                             json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "policy", s.policy, "slots",

@@ -15,7 +15,7 @@
         CLB_SET_cpu_threads, CLB_SET_cpu_mask, CLB_SET_store_mode, CLB_SET_store_expert_slots,                         \
         CLB_SET_store_expert_policy, CLB_SET_kv_kv_strategy, CLB_SET_kv_kv_budget, CLB_SET_kv_kv_block_size,           \
         CLB_SET_kv_kv_type, CLB_SET_plugins_path, CLB_SET_plugins_prefer, CLB_SET_plugins_deny,                        \
-        CLB_SET_kernels_allow_inexact
+        CLB_SET_kernels_allow_inexact, CLB_SET_kernels_select, CLB_SET_kernels_cache_file
 #define CLB_SAMPLING_SETTINGS                                                                                          \
     CLB_SET_sampling_temperature, CLB_SET_sampling_top_k, CLB_SET_sampling_top_p, CLB_SET_sampling_min_p,              \
         CLB_SET_sampling_repeat_penalty, CLB_SET_sampling_presence_penalty, CLB_SET_sampling_frequency_penalty,        \

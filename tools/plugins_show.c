@@ -10,6 +10,7 @@
 #include "colibri/predictor.h"
 #include "cpu/cpu.h"
 #include "cpu/topology.h"
+#include "plugin/measure.h"
 #include "plugin/note.h"
 #include "plugins.h"
 
@@ -383,6 +384,30 @@ int clb_plugins_info(clb_registry *reg, const char *id, bool json, clb_error *er
 
 /* ---- why, cpu, paths -------------------------------------------------------------------------------------- */
 
+/* Times that decided, with select = measure. */
+static json_t *measured_json(const clb_registry *reg)
+{
+    json_t *const a = json_array();
+    for (size_t i = 0; i < clb_registry_n_measurements(reg); i++) {
+        clb_measurement_view v;
+        clb_registry_measurement(reg, i, &v);
+        const clb_measure_record *const r = v.record;
+        json_t *const times = json_array();
+        for (uint32_t t = 0; t < r->n; t++)
+            json_array_append_new(times, json_pack("{s:s, s:s, s:s, s:f}", "component", r->time[t].component, "plugin",
+                                                   r->time[t].plugin, "version", r->time[t].version, "ms",
+                                                   (double)r->time[t].ps * 1e-9));
+        const char *const type = clb_type_name(r->key.type);
+        json_t *const o = json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:s, s:s, s:o}", "format", type ? type : "?",
+                                    "rows", (int)r->key.n_rows, "cols", (int)r->key.n_cols, "n_x", (int)r->key.n_x,
+                                    "threads", (int)r->key.n_threads, "when", (json_int_t)r->when, "times",
+                                    r->fresh ? "measured" : "remembered", "chosen", v.chosen, "by_rank", v.by_rank,
+                                    "candidates", times);
+        json_array_append_new(a, o);
+    }
+    return a;
+}
+
 int clb_plugins_why(clb_registry *reg, const char *name, bool json, clb_error *err)
 {
     clb_verdict v = {0};
@@ -396,7 +421,11 @@ int clb_plugins_why(clb_registry *reg, const char *name, bool json, clb_error *e
         json_t *const o = json_object();
         json_object_set_new(o, "name", clb_json_text(name));
         set_optional(o, "chosen", chosen);
+        const clb_selection_stats s = clb_registry_selection(reg);
         json_object_set_new(o, "steps", clb_json_verdict(&v));
+        json_object_set_new(o, "select", json_string(s.measure ? "measure" : "rank"));
+        if (s.measure)
+            json_object_set_new(o, "measured", measured_json(reg));
         clb_verdict_free(&v);
         return clb_json_print(o, err);
     }

@@ -65,13 +65,12 @@ static void explain_type(clb_registry *reg, uint32_t type, clb_verdict *out, con
     if (!f)
         return;
     explain_filter(reg, COLIBRI_KIND_KERNEL, out);
-    const struct colibri_format *const format = f->table;
-    clb_want want = {.iface = CLB_IFACE_MATMUL,
-                     .by_type = true,
-                     .gguf_type = type,
-                     .layout = format->layout,
-                     .act = format->act,
-                     .n_x = 1};
+    if (reg->measure) {
+        const clb_component *const c = clb_measure_explain(reg, f->table, out);
+        *chosen = c ? c->name : f->name;
+        return;
+    }
+    clb_want want = clb_want_matmul(f->table, 1);
     for (uint32_t next = 1; next;) {
         want.n_x = next;
         clb_verdict_add(out, "rows", true, "kernel for %u or more rows at a time", want.n_x);

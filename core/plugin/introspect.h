@@ -50,10 +50,20 @@ typedef struct clb_component_view {
 size_t clb_registry_n_components(const clb_registry *reg);
 void clb_registry_component(const clb_registry *reg, size_t i, clb_component_view *out);
 
+/* Times that decided something, of this run or from the file (select = measure). The record's times stand in the order
+ * in which rank prefers their components. */
+typedef struct clb_measurement_view {
+    const struct clb_measure_record *record; /* measure.h */
+    const char *chosen, *by_rank;            /* components */
+} clb_measurement_view;
+size_t clb_registry_n_measurements(const clb_registry *reg);
+void clb_registry_measurement(const clb_registry *reg, size_t i, clb_measurement_view *out);
+
 /* Replays filter, rank and selection for a plugin id, a format ("q4_k"), a vector operation ("rms_norm"), or a
  * component ("lru", "avx512-vnni.q4_k"): loads what the selection would load and records every comparison. *chosen:
- * what would serve (a component name, or the plugin's path), NULL if nothing. NOT_FOUND: nothing of that name,
- * nearest named. */
+ * what would serve (a component name, or the plugin's path), NULL if nothing. With select = measure, formats are decided
+ * for every shape that the cache file knows for this CPU and thread count, or else for one of 2048 x 2048, with times
+ * from the file or fresh ones. NOT_FOUND: nothing of that name, nearest named. */
 int clb_registry_explain(clb_registry *reg, const char *name, clb_verdict *out, const char **chosen, clb_error *err);
 
 #endif

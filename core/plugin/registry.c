@@ -130,6 +130,8 @@ static int open_registry(clb_registry *reg, const clb_registry_options *o, clb_e
     CLB_TRY(copy_list(o->prefer, o->n_prefer, &reg->prefer, &reg->n_prefer, err));
     CLB_TRY(copy_list(o->deny, o->n_deny, &reg->deny, &reg->n_deny, err));
     CLB_TRY(clb_host_create(reg->cpu, reg->log, &reg->host, err));
+    if (o->measure.enabled)
+        CLB_TRY(clb_measure_create(&o->measure, &reg->measure, err));
     CLB_TRY(search_all(reg, o, err));
     CLB_TRY(make_candidates(reg, err));
     check_deny(reg);
@@ -179,6 +181,7 @@ void clb_registry_close(clb_registry *reg)
     free_list(reg->prefer, reg->n_prefer);
     free_list(reg->deny, reg->n_deny);
     clb_host_retire(reg->host);
+    clb_measure_destroy(reg->measure);
     clb_search_free(&reg->search);
     free(reg->candidates);
     free(reg->components);

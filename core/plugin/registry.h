@@ -19,6 +19,25 @@
 
 typedef struct clb_registry clb_registry;
 
+/* Kernels are chosen per number of activation rows: one row, and three classes of several. */
+#define CLB_X_CLASSES 4u
+static inline unsigned clb_x_class(uint32_t n_x)
+{
+    return n_x < 2 ? 0 : n_x < 8 ? 1 : n_x < 32 ? 2 : 3;
+}
+
+/* [kernels] select = measure; see measure.h. Zero: select = rank. */
+typedef struct clb_measure_options {
+    bool enabled;
+    const char *cpu_model;
+    uint32_t n_threads;         /* that the products will run on; 0: 1 */
+    const char *cache_file;     /* NULL: nothing is remembered */
+    bool cache_file_is_ours;    /* the default place: what is not a cache there is replaced */
+    uint64_t max_bytes;         /* of buffers; 0: CLB_MEASURE_BYTES */
+    uint64_t (*now)(void *ctx); /* tests: nanoseconds. NULL: CPU time for samples, the monotonic clock for limits */
+    void *now_ctx;
+} clb_measure_options;
+
 typedef struct clb_registry_options {
     const char *builtin_dir; /* the installed plugin folder, or NULL */
     const char *const *dirs; /* [plugins] path, absolute */
@@ -30,6 +49,7 @@ typedef struct clb_registry_options {
     const char *const *deny; /* plugin ids never to load; shell-style '*' at the end allowed */
     size_t n_deny;
     bool allow_inexact; /* take components with max_ulp > 0 */
+    clb_measure_options measure;
     const clb_log *log;
 } clb_registry_options;
 
@@ -45,6 +65,10 @@ const struct colibri_format *clb_registry_format_named(clb_registry *reg, const 
 /* The best component for products with n_x activation rows, in the format's layout and activation format; NULL if
  * none fits (the caller then uses the format's own reference). */
 const struct colibri_matmul *clb_registry_matmul(clb_registry *reg, const struct colibri_format *format, uint32_t n_x);
+/* The same for a matrix of n_rows x n_cols and every class of n_x, by rank or by measuring as the registry was opened.
+ * Never fails: what cannot be measured is chosen by rank, and the log says why. */
+void clb_registry_kernels(clb_registry *reg, const struct colibri_format *format, uint32_t n_rows, uint32_t n_cols,
+                          const struct colibri_matmul *out[CLB_X_CLASSES]);
 
 /* Complete table: the scalar reference of core/ops, each member replaced by the best plugin's. Owned by the
  * registry. */
@@ -65,5 +89,15 @@ void clb_registry_misbehaved(clb_registry *reg, const char *component, const cha
 typedef void (*clb_registry_use_fn)(void *ctx, const char *kind, const char *what, const char *component,
                                     const char *plugin_id, const char *path);
 void clb_registry_uses(const clb_registry *reg, clb_registry_use_fn fn, void *ctx);
+
+/* How kernels were chosen so far. A decision is one matrix shape and class of n_x with more than one candidate. */
+typedef struct clb_selection_stats {
+    bool measure;                                 /* false: by rank, and the rest is 0 */
+    uint32_t n_measured, n_remembered, n_by_rank; /* decisions: by fresh times, by times from the file, without times */
+    uint32_t n_overturned;                        /* of the first two: where rank would have chosen otherwise */
+    uint64_t ns;                                  /* spent on measuring */
+    const char *cache_file;                       /* NULL: none */
+} clb_selection_stats;
+clb_selection_stats clb_registry_selection(const clb_registry *reg);
 
 #endif

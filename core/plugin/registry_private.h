@@ -20,6 +20,7 @@ typedef struct clb_candidate {
     const struct colibri_plugin *plugin; /* linked in: known from the start */
     bool entered;
     size_t bad_components;
+    char build[40]; /* for measured times; "" until asked for, "?" if it cannot be told */
 } clb_candidate;
 
 typedef struct clb_component {
@@ -56,6 +57,7 @@ struct clb_registry {
     size_t n_uses;
     struct colibri_vecops *vecops; /* merged; NULL until asked for */
     bool prefer_checked;
+    struct clb_measure *measure; /* NULL: select = rank */
 };
 
 /* "abc*" matches any rest. */
@@ -90,6 +92,23 @@ typedef struct clb_want {
 
 /* The best component, NULL if none. Every candidate and comparison goes into trace (may be NULL). */
 clb_component *clb_select(clb_registry *reg, const clb_want *want, clb_verdict *trace);
+/* The best matmul component and the exact ones that only rank, or a later rule, puts behind it, in this order, at most
+ * cap. Only the best one if it is lossy. */
+uint32_t clb_select_rivals(clb_registry *reg, const clb_want *want, clb_component **out, uint32_t cap);
+/* What clb_registry_kernels and `why` ask for: a product in the format's layout with n_x activation rows. */
+clb_want clb_want_matmul(const struct colibri_format *format, uint32_t n_x);
+/* The smallest n_x that is sure to be served by a class's kernel: what min_x is compared with. */
+uint32_t clb_x_class_rows(unsigned x_class);
+
+/* measure.c */
+int clb_measure_create(const clb_measure_options *options, struct clb_measure **out, clb_error *err);
+void clb_measure_destroy(struct clb_measure *measure);
+/* The kernel of every class for one shape, NULL where no component fits; measures what no record tells. */
+void clb_measure_decide(clb_registry *reg, const struct colibri_format *format, uint32_t n_rows, uint32_t n_cols,
+                        clb_component *out[CLB_X_CLASSES]);
+/* Same, with the times and the conclusion of each class in `trace`, after the class's comparisons by rank. For every
+ * shape of the format that the file knows, or one of its own. Returns the kernel for one row of the first shape. */
+clb_component *clb_measure_explain(clb_registry *reg, const struct colibri_format *format, clb_verdict *trace);
 /* Loads what could offer a policy, predictor or strategy called `name`, then selects it. */
 clb_component *clb_select_named(clb_registry *reg, enum clb_iface iface, const char *name, clb_verdict *trace);
 

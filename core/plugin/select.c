@@ -130,6 +130,51 @@ clb_component *clb_select(clb_registry *reg, const clb_want *want, clb_verdict *
     return best;
 }
 
+clb_want clb_want_matmul(const struct colibri_format *format, uint32_t n_x)
+{
+    return (clb_want){.iface = CLB_IFACE_MATMUL,
+                      .by_type = true,
+                      .gguf_type = format->gguf_type,
+                      .layout = format->layout,
+                      .act = format->act,
+                      .n_x = n_x};
+}
+
+uint32_t clb_x_class_rows(unsigned x_class)
+{
+    static const uint32_t rows[CLB_X_CLASSES] = {1, 2, 8,
+                                                 UINT32_MAX}; /* the last one takes those meant for 1000, too */
+    return rows[x_class];
+}
+
+uint32_t clb_select_rivals(clb_registry *reg, const clb_want *want, clb_component **out, uint32_t cap)
+{
+    clb_component *const first = clb_select(reg, want, NULL);
+    if (!first)
+        return 0;
+    out[0] = first;
+    uint32_t n = 1;
+    for (size_t i = 0; first->max_ulp == COLIBRI_EXACT && i < reg->n_components; i++) {
+        clb_component *const c = reg->components[i];
+        char why[160];
+        const char *rule;
+        if (c == first || !concerns(reg, c, want) || unfit(c, want, why) || c->max_ulp != COLIBRI_EXACT ||
+            c->prefer != first->prefer ||
+            !reg->candidates[c->candidate].file != !reg->candidates[first->candidate].file)
+            continue;
+        uint32_t at = n;
+        while (at > 1 && beats(reg, out[at - 1], c, &rule, why))
+            at--;
+        if (at == cap)
+            continue;
+        n = n < cap ? n + 1 : n;
+        for (uint32_t k = n - 1; k > at; k--)
+            out[k] = out[k - 1];
+        out[at] = c;
+    }
+    return n;
+}
+
 /* ---- uses ------------------------------------------------------------------------------------------------- */
 
 static size_t component_index(const clb_registry *reg, const clb_component *c)
@@ -245,15 +290,27 @@ const struct colibri_matmul *clb_registry_matmul(clb_registry *reg, const struct
 {
     clb_registry_load_kinds(reg, COLIBRI_KIND_KERNEL);
     check_prefer(reg);
-    const clb_want want = {.iface = CLB_IFACE_MATMUL,
-                           .by_type = true,
-                           .gguf_type = format->gguf_type,
-                           .layout = format->layout,
-                           .act = format->act,
-                           .n_x = n_x};
+    const clb_want want = clb_want_matmul(format, n_x);
     const clb_component *const c = clb_select(reg, &want, NULL);
     note_use(reg, "kernel", format->name, c);
     return c ? c->table : NULL;
+}
+
+void clb_registry_kernels(clb_registry *reg, const struct colibri_format *format, uint32_t n_rows, uint32_t n_cols,
+                          const struct colibri_matmul *out[CLB_X_CLASSES])
+{
+    clb_component *chosen[CLB_X_CLASSES];
+    clb_registry_load_kinds(reg, COLIBRI_KIND_KERNEL);
+    check_prefer(reg);
+    if (reg->measure)
+        clb_measure_decide(reg, format, n_rows, n_cols, chosen);
+    for (unsigned c = 0; c < CLB_X_CLASSES; c++) {
+        const clb_want want = clb_want_matmul(format, clb_x_class_rows(c));
+        if (!reg->measure)
+            chosen[c] = clb_select(reg, &want, NULL);
+        note_use(reg, "kernel", format->name, chosen[c]);
+        out[c] = chosen[c] ? chosen[c]->table : NULL;
+    }
 }
 
 const struct colibri_vecops *clb_registry_vecops(clb_registry *reg)

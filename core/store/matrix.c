@@ -21,14 +21,15 @@ int clb_matrix_bind(clb_registry *reg, uint32_t gguf_type, uint32_t n_rows, uint
     out->group_stride = out->row_bytes * COLIBRI_GROUP_ROWS;
     const uint64_t groups = (n_rows + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS;
     out->bytes = format->layout == COLIBRI_LAYOUT_ROWS ? out->row_bytes * n_rows : out->group_stride * groups;
-    const struct colibri_matmul *one = clb_registry_matmul(reg, format, 1);
-    const struct colibri_matmul *many = clb_registry_matmul(reg, format, UINT32_MAX);
-    out->run_one = one ? one->run : format->matmul;
-    out->run_many = many ? many->run : format->matmul;
-    if (one && one->scratch_bytes > out->scratch_bytes)
-        out->scratch_bytes = one->scratch_bytes;
-    if (many && many->scratch_bytes > out->scratch_bytes)
-        out->scratch_bytes = many->scratch_bytes;
+    const struct colibri_matmul *kernels[CLB_X_CLASSES];
+    clb_registry_kernels(reg, format, n_rows, n_cols, kernels);
+    for (unsigned c = 0; c < CLB_X_CLASSES; c++) {
+        out->run[c] = kernels[c] ? kernels[c]->run : format->matmul;
+        if (kernels[c] && kernels[c]->scratch_bytes > out->scratch_bytes)
+            out->scratch_bytes = kernels[c]->scratch_bytes;
+    }
+    out->run_one = out->run[0];
+    out->run_many = out->run[CLB_X_CLASSES - 1];
     return COLIBRI_OK;
 }
 

@@ -1,4 +1,4 @@
-/* kernelcheck: compares kernels with the scalar reference byte for byte.
+/* colibri-kernelcheck: compares kernels with the scalar reference byte for byte.
  *
  * Needs libc and libdl only, so that it also runs cross-built under an emulator. Every case has a seed of its own,
  * made of --seed, the component's name and the case number: what a failure prints is enough to run it again. */
@@ -28,6 +28,7 @@ struct options {
 
 struct rng {
     uint64_t state;
+    uint32_t number; /* of the case: kinds of contents take turns, so that few cases meet every one */
 };
 
 uint64_t rng_next(struct rng *r);
@@ -46,18 +47,28 @@ struct guarded {
     size_t map_size;
     void *p; /* n bytes, aligned as asked; as near to the guard as the alignment allows */
     size_t n;
+    const char *name; /* for messages */
 };
 
 /* front: the memory begins right behind a guard page instead. Exits if the system has no memory. */
 struct guarded guarded_alloc(size_t n, size_t align, bool front);
-void guarded_free(struct guarded *g);
+void guarded_free(struct guarded *g); /* also reports writes between the memory and its guard pages */
+void guarded_name(struct guarded *g, const char *name);
+void guarded_read_only(struct guarded *g, bool on);
+struct report;
+void guarded_check(struct report *r, const struct guarded *g);
+/* What a fault at addr means, in words. [signal handler] */
+void guarded_describe(int sig, const void *addr, char *out, size_t size);
 
 /* ---- reporting -------------------------------------------------------------------------------------------- */
 
 struct report {
     const struct options *o;
     uint32_t failures, cases;
-    bool quiet; /* self-test: count, print nothing */
+    bool quiet;          /* self-test: count, print nothing */
+    const char *expect;  /* self-test: what every failure has to say */
+    uint32_t unexpected; /* failures that did not */
+    char other[200];     /* the first of them */
 };
 
 /* Describes the case that runs now; printed with its first failure, and if it crashes. */
@@ -65,6 +76,7 @@ void case_begin(struct report *r, const char *component, uint32_t number, const 
     __attribute__((format(printf, 4, 5)));
 void case_fail(struct report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 bool case_failed(void);
+void case_crashed(void); /* names the case on standard error [signal handler] */
 void crash_handler_install(void);
 
 /* Equal bits, or both NaN. */
@@ -75,6 +87,7 @@ bool compare_bytes(struct report *r, const char *what, const void *got, const vo
 
 /* The control bits of the floating-point unit (rounding, flush to zero, masks). */
 uint64_t fp_control(void);
+void fp_control_set(uint64_t control);
 
 /* ---- CPU bits and plugins ---------------------------------------------------------------------------------- */
 
@@ -115,13 +128,25 @@ void fmt_matmul(const struct fmt *f, const struct colibri_matmul_args *args);
 
 /* ---- the checks --------------------------------------------------------------------------------------------- */
 
+/* Notes and tables; false: a table that cannot be used any further. */
+void check_plugin(struct report *r, const struct loaded *l);
+bool check_matmul_table(struct report *r, const struct colibri_matmul *m);
+bool check_vecops_table(struct report *r, const struct colibri_vecops *v);
+
+/* Writable memory of the object that a function belongs to: a copy now, a comparison later (which frees it). */
+struct state;
+struct state *state_watch(void (*function)(void));
+void state_compare(struct report *r, struct state *s, const char *name);
+void state_also(const void *p, size_t n); /* self-test: memory that counts as the plugin's */
+
 void check_matmul(struct report *r, const struct colibri_matmul *m);
 void check_vecops(struct report *r, const struct colibri_vecops *v);
+/* The whole check of a table: its fields, its members through wrap_vecops, its state. */
+void check_vecops_component(struct report *r, const struct colibri_vecops *v);
+/* A table whose members call v's through the trampoline (call.h) and report to r. One at a time. */
+struct colibri_vecops wrap_vecops(struct report *r, const struct colibri_vecops *v);
 /* Deliberately wrong kernels; returns the number that were not caught. */
 int self_test(const struct options *o);
-void bench_matmul(const struct colibri_matmul *m);
-void bench_vecops(const struct colibri_vecops *v);
-void bench_read(void);
 
 /* Fills packed weights or rows, and activations, with random, extreme and special values. */
 void fill_weights(struct rng *r, const struct fmt *f, void *w, size_t bytes);

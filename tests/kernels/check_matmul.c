@@ -1,6 +1,7 @@
 /* Matrix products against the checker's own decoder: random shapes, ranges, strides and contents. */
-#include "check.h"
+#include "call.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -58,26 +59,150 @@ static void fill_canary(float *y, size_t n)
         memcpy(&y[i], &c, 4);
 }
 
-/* Rows of the group range must equal; everything else must be untouched. */
-static void compare_y(struct report *rep, const struct shape *s, const float *got, const float *want, size_t n)
+/* Rows of the groups [begin, end) must equal; everything else must be untouched. */
+static void compare_y(struct report *rep, const struct shape *s, uint32_t begin, uint32_t end, const float *got,
+                      const float *want, size_t n, const char *when)
 {
     for (size_t i = 0; i < n; i++) {
         const size_t row = i % s->y_stride, t = i / s->y_stride;
-        const bool ours = row < s->rows && row / 16 >= s->group_begin && row / 16 < s->group_end;
+        const bool ours = row < s->rows && row / 16 >= begin && row / 16 < end;
         if (!ours && colibri_f32_bits(got[i]) != CANARY) {
-            case_fail(rep, "y[%zu][%zu] lies outside the range and was written", t, row);
+            case_fail(rep, "y[%zu][%zu] lies outside the range and was written%s", t, row, when);
             return;
         }
         if (ours && colibri_f32_bits(got[i]) == CANARY) {
-            case_fail(rep, "y[%zu][%zu] was not written", t, row);
+            case_fail(rep, "y[%zu][%zu] was not written%s", t, row, when);
             return;
         }
         if (ours && !same_f32(got[i], want[i])) {
-            case_fail(rep, "y[%zu][%zu] is %a (%08x), reference %a (%08x)", t, row, (double)got[i],
+            case_fail(rep, "y[%zu][%zu]%s is %a (%08x), reference %a (%08x)", t, row, when, (double)got[i],
                       colibri_f32_bits(got[i]), (double)want[i], colibri_f32_bits(want[i]));
             return;
         }
     }
+}
+
+/* ---- one case --------------------------------------------------------------------------------------------------- */
+
+struct buffers {
+    struct guarded w, x, y, index, scratch;
+    float *want;
+    size_t y_len;
+};
+
+static void buffers_make(struct buffers *b, struct rng *r, const struct colibri_matmul *m, const struct fmt *f,
+                         const struct shape *s, size_t group_bytes)
+{
+    const bool x16 = f->layout == COLIBRI_LAYOUT_X16;
+    const size_t w_bytes = x16 ? s->groups * group_bytes : s->rows * (group_bytes / 16);
+    const size_t x_bytes = (s->n_act - 1) * s->x_stride + fmt_act_bytes(f, s->cols);
+    const bool front = rng_below(r, 4) == 0;
+    b->y_len = (s->n_x - 1) * s->y_stride + s->rows;
+    b->w = guarded_alloc(w_bytes, x16 ? 64 : f->block_bytes, front);
+    b->x = guarded_alloc(x_bytes, 8, front);
+    b->y = guarded_alloc(b->y_len * sizeof(float), 4, front);
+    b->index = guarded_alloc(s->n_x * sizeof(uint32_t), 4, front);
+    b->scratch = guarded_alloc(m->scratch_bytes, 64, front);
+    guarded_name(&b->w, "w");
+    guarded_name(&b->x, "x");
+    guarded_name(&b->y, "y");
+    guarded_name(&b->index, "x_index");
+    guarded_name(&b->scratch, "scratch");
+    b->want = malloc(b->y_len * sizeof(float));
+    if (!b->want)
+        abort();
+}
+
+static void buffers_free(struct buffers *b)
+{
+    free(b->want);
+    guarded_free(&b->w);
+    guarded_free(&b->x);
+    guarded_free(&b->y);
+    guarded_free(&b->index);
+    guarded_free(&b->scratch);
+}
+
+/* New contents at the same addresses, and what the product must be now. */
+static void buffers_fill(struct buffers *b, struct rng *r, const struct fmt *f, const struct shape *s,
+                         struct colibri_matmul_args a)
+{
+    guarded_read_only(&b->w, false);
+    guarded_read_only(&b->x, false);
+    guarded_read_only(&b->index, false);
+    fill_weights(r, f, b->w.p, b->w.n);
+    rng_bytes(r, b->x.p, b->x.n); /* between the rows */
+    fill_activations(r, f, b->x.p, s->x_stride, s->n_act, s->cols);
+    for (uint32_t t = 0; t < s->n_x; t++)
+        ((uint32_t *)b->index.p)[t] = rng_below(r, s->n_act);
+    guarded_read_only(&b->w, true);
+    guarded_read_only(&b->x, true);
+    guarded_read_only(&b->index, true);
+    a.y = b->want;
+    fill_canary(b->want, b->y_len);
+    fmt_matmul(f, &a);
+}
+
+static void call_and_compare(struct report *rep, struct rng *r, const struct colibri_matmul *m, const struct shape *s,
+                             struct buffers *b, const struct colibri_matmul_args *a, const char *when)
+{
+    struct call_verdict v;
+    fill_canary(b->y.p, b->y_len);
+    rng_bytes(r, b->scratch.p, b->scratch.n); /* whatever was computed before */
+    CHECKED_CALL(&v, m->run, a);
+    call_report(rep, &v, when);
+    compare_y(rep, s, a->group_begin, a->group_end, b->y.p, b->want, b->y_len, when);
+    guarded_check(rep, &b->scratch);
+    guarded_check(rep, &b->y);
+}
+
+/* ---- two threads at once ------------------------------------------------------------------------------------------
+ */
+
+struct half {
+    const struct colibri_matmul *m;
+    struct colibri_matmul_args a;
+    struct call_verdict v;
+    pthread_barrier_t *start;
+};
+
+static void *run_half(void *arg)
+{
+    struct half *const h = arg;
+    pthread_barrier_wait(h->start);
+    CHECKED_CALL(&h->v, h->m->run, &h->a);
+    return NULL;
+}
+
+/* The host's split: neighbouring group ranges of one product, each with scratch of its own. */
+static void two_threads(struct report *rep, struct rng *r, const struct colibri_matmul *m, const struct shape *s,
+                        struct buffers *b, const struct colibri_matmul_args *a)
+{
+    pthread_barrier_t start;
+    if (pthread_barrier_init(&start, NULL, 2))
+        abort();
+    struct guarded scratch = guarded_alloc(m->scratch_bytes, 64, false);
+    guarded_name(&scratch, "scratch");
+    rng_bytes(r, b->scratch.p, b->scratch.n);
+    rng_bytes(r, scratch.p, scratch.n);
+    fill_canary(b->y.p, b->y_len);
+    const uint32_t cut = rng_range(r, a->group_begin, a->group_end);
+    struct half lower = {.m = m, .a = *a, .start = &start}, upper = lower;
+    lower.a.group_end = upper.a.group_begin = cut;
+    upper.a.scratch = m->scratch_bytes ? scratch.p : NULL;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_half, &upper)) {
+        perror("colibri-kernelcheck: pthread_create");
+        exit(1);
+    }
+    run_half(&lower);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&start);
+    call_report(rep, &lower.v, ", with two threads");
+    call_report(rep, &upper.v, ", with two threads");
+    compare_y(rep, s, a->group_begin, a->group_end, b->y.p, b->want, b->y_len, ", with two threads,");
+    guarded_check(rep, &b->scratch);
+    guarded_free(&scratch);
 }
 
 static void run_case(struct report *rep, const struct colibri_matmul *m, const struct fmt *f, uint32_t number)
@@ -86,75 +211,45 @@ static void run_case(struct report *rep, const struct colibri_matmul *m, const s
     const struct shape s = random_shape(&r, f, rep->o->work);
     case_begin(rep, m->name, number, "%u x %u, groups %u..%u, %u of %u activations%s, strides %zu %zu", s.rows, s.cols,
                s.group_begin, s.group_end, s.n_x, s.n_act, s.indexed ? " by index" : "", s.x_stride, s.y_stride);
-
     const size_t group_bytes = 16 * fmt_row_bytes(f, s.cols);
-    const size_t w_bytes = f->layout == COLIBRI_LAYOUT_X16 ? s.groups * group_bytes : s.rows * (group_bytes / 16);
-    const size_t x_bytes = (s.n_act - 1) * s.x_stride + fmt_act_bytes(f, s.cols);
-    const size_t y_len = (s.n_x - 1) * s.y_stride + s.rows;
-    const bool front = rng_below(&r, 4) == 0;
-    struct guarded w = guarded_alloc(w_bytes, f->layout == COLIBRI_LAYOUT_X16 ? 64 : f->block_bytes, front);
-    struct guarded x = guarded_alloc(x_bytes, 8, front);
-    struct guarded y = guarded_alloc(y_len * sizeof(float), 4, front);
-    struct guarded index = guarded_alloc(s.n_x * sizeof(uint32_t), 4, front);
-    struct guarded scratch = guarded_alloc(m->scratch_bytes, 64, front);
-    float *const want = malloc(y_len * sizeof(float));
-    if (!want)
-        abort();
-    fill_weights(&r, f, w.p, w_bytes);
-    rng_bytes(&r, x.p, x_bytes); /* between the rows */
-    fill_activations(&r, f, x.p, s.x_stride, s.n_act, s.cols);
-    for (uint32_t t = 0; t < s.n_x; t++)
-        ((uint32_t *)index.p)[t] = rng_below(&r, s.n_act);
-
-    struct colibri_matmul_args a = {
+    struct buffers b;
+    buffers_make(&b, &r, m, f, &s, group_bytes);
+    const struct colibri_matmul_args a = {
         .struct_size = sizeof(a),
         .n_rows = s.rows,
         .n_cols = s.cols,
         .n_x = s.n_x,
         .group_begin = s.group_begin,
         .group_end = s.group_end,
-        .w = w.p,
+        .w = b.w.p,
         .group_stride = group_bytes,
-        .x = x.p,
+        .x = b.x.p,
         .x_stride = s.x_stride,
-        .x_index = s.indexed ? index.p : NULL,
-        .y = want,
+        .x_index = s.indexed ? b.index.p : NULL,
+        .y = b.y.p,
         .y_stride = s.y_stride,
-        .scratch = m->scratch_bytes ? scratch.p : NULL,
+        .scratch = m->scratch_bytes ? b.scratch.p : NULL,
     };
-    fill_canary(want, y_len);
-    fmt_matmul(f, &a);
-    a.y = y.p;
-    fill_canary(y.p, y_len);
-    const uint64_t control = fp_control();
-    m->run(&a);
-    if (fp_control() != control)
-        case_fail(rep, "the floating-point control register was changed");
-    compare_y(rep, &s, y.p, want, y_len);
-
-    free(want);
-    guarded_free(&w);
-    guarded_free(&x);
-    guarded_free(&y);
-    guarded_free(&index);
-    guarded_free(&scratch);
+    buffers_fill(&b, &r, f, &s, a);
+    call_and_compare(rep, &r, m, &s, &b, &a, "");
+    if (!case_failed())
+        call_and_compare(rep, &r, m, &s, &b, &a, ", called again,");
+    if (!case_failed() && rng_below(&r, 2))
+        two_threads(rep, &r, m, &s, &b, &a);
+    if (!case_failed() && rng_below(&r, 4) == 0) {
+        buffers_fill(&b, &r, f, &s, a);
+        call_and_compare(rep, &r, m, &s, &b, &a, ", with other contents at the same addresses,");
+    }
+    buffers_free(&b);
 }
 
 void check_matmul(struct report *rep, const struct colibri_matmul *m)
 {
-    const struct fmt *const f = fmt_find(m->gguf_type);
-    if (!f) {
-        case_begin(rep, m->name, 0, "table");
-        case_fail(rep, "GGUF type %u is unknown to this program", m->gguf_type);
+    if (!check_matmul_table(rep, m))
         return;
-    }
-    if (m->struct_size < sizeof(*m) || m->max_ulp != COLIBRI_EXACT || m->layout != f->layout || m->min_x < 1 ||
-        strcmp(m->act, f->act) != 0 || !m->run) {
-        case_begin(rep, m->name, 0, "table");
-        case_fail(rep, "struct_size, max_ulp, layout, min_x, act or run is not what format %s needs", f->name);
-        return;
-    }
+    struct state *const state = state_watch((void (*)(void))m->run);
     for (uint32_t c = 0; c < rep->o->cases; c++)
         if (rep->o->only_case < 0 || rep->o->only_case == c)
-            run_case(rep, m, f, c);
+            run_case(rep, m, fmt_find(m->gguf_type), c);
+    state_compare(rep, state, m->name);
 }

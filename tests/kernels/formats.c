@@ -261,7 +261,7 @@ static float dot_row(const struct fmt *f, const struct row *w, const void *act, 
 
 void fmt_matmul(const struct fmt *f, const struct colibri_matmul_args *a)
 {
-    static struct row row;
+    static _Thread_local struct row row;
     for (uint32_t g = a->group_begin; g < a->group_end; g++)
         for (uint32_t r = 0; r < 16 && 16 * g + r < a->n_rows; r++) {
             const char *const group = (const char *)a->w + (size_t)g * a->group_stride;
@@ -304,7 +304,7 @@ static colibri_f16 random_half(struct rng *r, uint32_t kind)
 void fill_weights(struct rng *r, const struct fmt *f, void *w, size_t bytes)
 {
     if (f->layout == COLIBRI_LAYOUT_ROWS) {
-        const bool specials = rng_below(r, 4) == 0;
+        const bool specials = r->number % 4 == 0;
         if (f->type == COLIBRI_TYPE_F32) {
             rng_floats(r, w, bytes / 4, specials);
             return;
@@ -319,7 +319,8 @@ void fill_weights(struct rng *r, const struct fmt *f, void *w, size_t bytes)
         return;
     }
     static const uint8_t extreme[] = {0x00, 0xff, 0x80, 0x7f, 0x0f, 0xf0, 0x81};
-    const uint32_t codes = rng_below(r, 4), halves = rng_below(r, 2) ? 0 : rng_below(r, 4);
+    static const uint32_t kinds[] = {0, 1, 2, 3, 3};
+    const uint32_t codes = r->number / 5 % 3, halves = kinds[r->number % 5];
     for (size_t at = 0; at + f->block_bytes <= bytes; at += f->block_bytes) {
         char *const block = (char *)w + at;
         if (codes == 0)
@@ -367,8 +368,8 @@ void fill_ordinary(struct rng *r, const struct fmt *f, void *w, size_t w_bytes, 
 
 void fill_activations(struct rng *r, const struct fmt *f, void *x, size_t stride, uint32_t rows, uint32_t cols)
 {
-    const bool specials = rng_below(r, 4) == 0;
-    const uint32_t codes = rng_below(r, 4);
+    const bool specials = r->number % 3 == 1;
+    const uint32_t codes = r->number / 2 % 4;
     for (uint32_t t = 0; t < rows; t++) {
         char *const row = (char *)x + t * stride;
         if (f->act_bytes == 4) {

@@ -1,24 +1,14 @@
-/* kernelcheck [options] PLUGIN.so...: see the usage text. */
-#include "check.h"
-
+/* colibri-kernelcheck [options] PLUGIN.so...: see help.c. */
 #include <errno.h>
+#include <glob.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
-static const char usage[] =
-    "usage: kernelcheck [options] PLUGIN.so...\n"
-    "Compares the kernels and format references of plugins with scalar references, byte for byte.\n"
-    "  --filter TEXT   only components whose name contains TEXT\n"
-    "  --seed N        seed of all random cases (default: from the clock; it is printed)\n"
-    "  --cases N       cases per component (default 40)\n"
-    "  --case N        only this case\n"
-    "  --work N        about this many multiplications per case (default 1000000)\n"
-    "  --bench         measure instead of checking\n"
-    "  --list          list components instead of checking\n"
-    "  --self-test     check that wrong kernels are caught\n"
-    "  --verbose       print every case\n"
-    "exit status: 0 all equal, 1 a difference or a broken plugin, 2 wrong usage, 77 nothing could run on this CPU\n";
+#include "bench.h"
+#include "help.h"
 
 enum mode { CHECK, BENCH, LIST, SELF_TEST };
 
@@ -28,7 +18,7 @@ static uint64_t number(const char *text)
     errno = 0;
     const uint64_t v = text ? strtoull(text, &end, 0) : 0;
     if (!text || *text == '\0' || *end || errno) {
-        fprintf(stderr, "kernelcheck: not a number: %s\n", text ? text : "(nothing)");
+        fprintf(stderr, "colibri-kernelcheck: not a number: %s\n", text ? text : "(nothing)");
         exit(2);
     }
     return v;
@@ -45,7 +35,7 @@ static bool usable(const struct colibri_cpu_bits *cpu, const uint64_t need[COLIB
     char missing[300];
     cpu_missing(cpu, need, missing, sizeof(missing));
     if (missing[0]) {
-        printf("skip %s: this CPU lacks %s\n", name, missing);
+        fprintf(stderr, "skip %s: this CPU lacks %s\n", name, missing);
         totals->skipped++;
         return false;
     }
@@ -86,6 +76,10 @@ static void do_format(enum mode mode, struct report *rep, const struct colibri_f
 static void do_plugin(enum mode mode, struct report *rep, const struct loaded *p, const struct colibri_cpu_bits *cpu,
                       struct totals *totals)
 {
+    if (mode == CHECK)
+        check_plugin(rep, p);
+    else if (mode == BENCH)
+        bench_plugin(p->path, p->note.id);
     const struct colibri_matmul *m;
     for (uint32_t i = 0; (m = p->plugin->get(COLIBRI_IFACE_MATMUL, i)); i++)
         if (usable(cpu, m->cpu, m->name, totals))
@@ -101,12 +95,34 @@ static void do_plugin(enum mode mode, struct report *rep, const struct loaded *p
         else if (mode == BENCH && (!rep->o->filter || strstr(v->name, rep->o->filter)))
             bench_vecops(v);
         else if (mode == CHECK)
-            check_vecops(rep, v);
+            check_vecops_component(rep, v);
         totals->run += mode != CHECK || rep->cases > before;
     }
     const struct colibri_format *f;
     for (uint32_t i = 0; (f = p->plugin->get(COLIBRI_IFACE_FORMAT, i)); i++)
         do_format(mode, rep, f, totals);
+}
+
+/* The formats that lie beside this program's Colibri, in the build tree as in the installed one. */
+static void load_references(const struct colibri_cpu_bits *cpu)
+{
+    char pattern[PATH_MAX + 64];
+    const ssize_t n = readlink("/proc/self/exe", pattern, PATH_MAX);
+    if (n <= 0)
+        return;
+    pattern[n] = '\0';
+    char *const slash = strrchr(pattern, '/');
+    if (!slash)
+        return;
+    snprintf(slash, sizeof(pattern) - (size_t)(slash - pattern), "/../%s/format-*.so", COLIBRI_PLUGIN_REL);
+    glob_t found;
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            struct loaded p;
+            if (plugin_load(found.gl_pathv[i], cpu, &p) == 0)
+                bench_reference(p.plugin);
+        }
+    globfree(&found);
 }
 
 int main(int argc, char **argv)
@@ -115,6 +131,7 @@ int main(int argc, char **argv)
     enum mode mode = CHECK;
     const char *paths[MAX_PLUGINS];
     size_t n_paths = 0;
+    bool json = false;
     for (int i = 1; i < argc; i++) {
         const char *const arg = argv[i];
         const char *const value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -136,16 +153,25 @@ int main(int argc, char **argv)
             mode = SELF_TEST;
         else if (strcmp(arg, "--verbose") == 0)
             o.verbose = true;
+        else if (strcmp(arg, "--json") == 0)
+            json = true;
         else if (strcmp(arg, "--help") == 0)
-            return fputs(usage, stdout) < 0;
+            return help_print();
+        else if (strcmp(arg, "--man") == 0) /* for the build */
+            return help_man();
+        else if (strcmp(arg, "--version") == 0)
+            return printf("colibri-kernelcheck %s, plugin interface %u.%u\n", COLIBRI_VERSION, COLIBRI_ABI_MAJOR,
+                          COLIBRI_ABI_MINOR) < 0;
         else if (arg[0] == '-' || n_paths == MAX_PLUGINS)
-            return fprintf(stderr, "kernelcheck: cannot use '%s'\n%s", arg, usage), 2;
+            return fprintf(stderr, "colibri-kernelcheck: cannot use '%s'\n", arg), help_short(), 2;
         else
             paths[n_paths++] = arg;
     }
     if (o.only_case >= 0 && o.cases <= o.only_case)
         o.cases = (uint32_t)o.only_case + 1;
-    if (mode != LIST)
+    if (json && mode != BENCH)
+        return fprintf(stderr, "colibri-kernelcheck: --json goes with --bench\n"), help_short(), 2;
+    if (mode == CHECK || mode == SELF_TEST)
         printf("seed %llu\n", (unsigned long long)o.seed);
     if (mode == SELF_TEST) {
         const int missed = self_test(&o);
@@ -153,15 +179,17 @@ int main(int argc, char **argv)
         return missed != 0;
     }
     if (!n_paths)
-        return fputs(usage, stderr), 2;
+        return help_short(), 2;
 
     crash_handler_install();
     const struct colibri_cpu_bits cpu = cpu_bits();
     struct report rep = {.o = &o};
     struct totals totals = {0};
     int broken = 0;
-    if (mode == BENCH)
-        bench_read();
+    if (mode == BENCH) {
+        load_references(&cpu);
+        bench_begin(json, &cpu);
+    }
     for (size_t i = 0; i < n_paths; i++) {
         struct loaded p;
         const int status = plugin_load(paths[i], &cpu, &p);
@@ -170,13 +198,16 @@ int main(int argc, char **argv)
         if (status == 0)
             do_plugin(mode, &rep, &p, &cpu, &totals);
     }
+    if (mode == BENCH)
+        bench_end();
     if (mode == CHECK)
         printf("%u components, %u cases, %u failures, %u skipped\n", totals.run, rep.cases, rep.failures,
                totals.skipped);
     if (broken || rep.failures)
         return 1;
     if (!totals.run) {
-        fprintf(stderr, "kernelcheck: %s\n", totals.skipped ? "nothing could run on this CPU" : "no component matched");
+        fprintf(stderr, "colibri-kernelcheck: %s\n",
+                totals.skipped ? "nothing could run on this CPU" : "no component matched");
         return totals.skipped ? 77 : 1;
     }
     return 0;

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#ifdef __aarch64__
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
 
@@ -15,7 +17,7 @@ static void set_bit(struct colibri_cpu_bits *bits, unsigned bit, bool on)
         bits->w[bit / 64] |= UINT64_C(1) << (bit % 64);
 }
 
-struct colibri_cpu_bits cpu_bits(void)
+static struct colibri_cpu_bits detect(void)
 {
     struct colibri_cpu_bits b = {{0}};
 #if defined(__x86_64__)
@@ -28,7 +30,6 @@ struct colibri_cpu_bits cpu_bits(void)
     SET(AVX, "avx");
     SET(FMA, "fma");
     SET(AVX2, "avx2");
-    SET(F16C, "avx2"); /* no name of its own in every compiler; every CPU with AVX2 has it */
     SET(BMI2, "bmi2");
     SET(AVX512F, "avx512f");
     SET(AVX512BW, "avx512bw");
@@ -37,6 +38,19 @@ struct colibri_cpu_bits cpu_bits(void)
     SET(AVX512VNNI, "avx512vnni");
     SET(AVX512VBMI, "avx512vbmi");
 #undef SET
+    /* What not every compiler has a name for. The builtins above include the operating system's part (XCR0). */
+    const bool avx = __builtin_cpu_supports("avx") != 0, avx512 = __builtin_cpu_supports("avx512f") != 0;
+    unsigned eax, ebx, ecx, edx;
+    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
+        set_bit(&b, COLIBRI_CPU_BIT_F16C, avx && (ecx >> 29 & 1));
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+        const unsigned subleaves = eax;
+        set_bit(&b, COLIBRI_CPU_BIT_AVX512FP16, avx512 && (edx >> 23 & 1));
+        if (subleaves >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) {
+            set_bit(&b, COLIBRI_CPU_BIT_AVXVNNI, avx && (eax >> 4 & 1));
+            set_bit(&b, COLIBRI_CPU_BIT_AVX512BF16, avx512 && (eax >> 5 & 1));
+        }
+    }
 #elif defined(__aarch64__)
     const unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
     set_bit(&b, COLIBRI_CPU_BIT_NEON, cap >> 1 & 1);     /* HWCAP_ASIMD */
@@ -48,6 +62,17 @@ struct colibri_cpu_bits cpu_bits(void)
     set_bit(&b, COLIBRI_CPU_BIT_BF16, cap2 >> 14 & 1);   /* HWCAP2_BF16 */
 #endif
     return b;
+}
+
+struct colibri_cpu_bits cpu_bits(void)
+{
+    static struct colibri_cpu_bits bits; /* CPUID is slow in virtual machines */
+    static bool known;
+    if (!known) {
+        bits = detect();
+        known = true;
+    }
+    return bits;
 }
 
 void cpu_missing(const struct colibri_cpu_bits *have, const uint64_t need[COLIBRI_CPU_WORDS], char *out, size_t size)
@@ -124,28 +149,28 @@ int plugin_load(const char *path, const struct colibri_cpu_bits *cpu, struct loa
     out->path = path;
     out->plugin = NULL;
     if (!find_note(path, &out->note)) {
-        fprintf(stderr, "kernelcheck: %s: cannot be read or has no Colibri note\n", path);
+        fprintf(stderr, "colibri-kernelcheck: %s: cannot be read or has no Colibri note\n", path);
         return 1;
     }
     char missing[300];
     cpu_missing(cpu, out->note.cpu, missing, sizeof(missing));
     if (missing[0]) {
-        printf("skip %s: this CPU lacks %s\n", out->note.id, missing);
+        fprintf(stderr, "skip %s: this CPU lacks %s\n", out->note.id, missing);
         return 77;
     }
     void *const object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) {
-        fprintf(stderr, "kernelcheck: %s\n", dlerror());
+        fprintf(stderr, "colibri-kernelcheck: %s\n", dlerror());
         return 1;
     }
     const struct colibri_plugin *const p = dlsym(object, out->note.symbol);
     if (!p || !p->get) {
-        fprintf(stderr, "kernelcheck: %s: no symbol %s\n", path, out->note.symbol);
+        fprintf(stderr, "colibri-kernelcheck: %s: no symbol %s\n", path, out->note.symbol);
         return 1;
     }
     char why[256] = "no reason given";
     if (p->init && p->init(&host, why, sizeof(why)) != COLIBRI_OK) {
-        fprintf(stderr, "kernelcheck: %s: init failed: %s\n", path, why);
+        fprintf(stderr, "colibri-kernelcheck: %s: init failed: %s\n", path, why);
         return 1;
     }
     out->plugin = p;

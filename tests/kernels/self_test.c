@@ -1,99 +1,11 @@
 /* Deliberately wrong kernels: the checks must catch every one of them. */
-#include "check.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "mistakes.h"
 #include "ops/ops.h"
-
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
-
-static void right(const struct colibri_matmul_args *a, uint32_t type)
-{
-    fmt_matmul(fmt_find(type), a);
-}
-
-static void exact_q4_k(const struct colibri_matmul_args *a)
-{
-    right(a, COLIBRI_TYPE_Q4_K);
-}
-
-/* One unit in the last place, in one row of one product. */
-static void one_ulp(const struct colibri_matmul_args *a)
-{
-    right(a, COLIBRI_TYPE_Q4_K);
-    if (a->group_begin < a->group_end) {
-        float *const y = a->y + (a->n_x - 1) * a->y_stride + 16 * (size_t)a->group_begin;
-        *y = colibri_bits_f32(colibri_f32_bits(*y) ^ 1u);
-    }
-}
-
-static void all_groups(const struct colibri_matmul_args *a)
-{
-    struct colibri_matmul_args b = *a;
-    b.group_begin = 0;
-    b.group_end = (a->n_rows + 15) / 16;
-    right(&b, COLIBRI_TYPE_Q4_K);
-}
-
-static void ignores_index(const struct colibri_matmul_args *a)
-{
-    struct colibri_matmul_args b = *a;
-    b.x_index = NULL;
-    b.x_stride = a->x_index ? 0 : a->x_stride;
-    right(&b, COLIBRI_TYPE_Q4_K);
-}
-
-static void skips_a_row(const struct colibri_matmul_args *a)
-{
-    struct colibri_matmul_args b = *a;
-    b.n_rows = a->n_rows - 1;
-    right(&b, COLIBRI_TYPE_Q4_K);
-}
-
-static void row_too_far(const struct colibri_matmul_args *a)
-{
-    right(a, COLIBRI_TYPE_Q4_K);
-    if (a->y_stride > a->n_rows && a->n_x > 1)
-        a->y[a->n_rows] = 0.0f;
-}
-
-static void flushes_to_zero(const struct colibri_matmul_args *a)
-{
-    right(a, COLIBRI_TYPE_Q4_K);
-#if defined(__x86_64__)
-    _mm_setcsr(_mm_getcsr() | 0x8000u);
-#elif defined(__aarch64__)
-    __asm__ volatile("msr fpcr, %0" : : "r"(fp_control() | UINT64_C(1) << 24));
-#endif
-}
-
-/* The same sum in another order: equal for most inputs, and exactly the mistake that reviews miss. */
-static void other_order(const struct colibri_matmul_args *a)
-{
-    for (uint32_t t = 0; t < a->n_x; t++)
-        for (uint32_t row = 16 * a->group_begin; row < 16 * a->group_end && row < a->n_rows; row++) {
-            const float *const w = (const float *)(const void *)((const char *)a->w + row * (a->group_stride / 16));
-            const float *const x = (const void *)((const char *)a->x + (a->x_index ? a->x_index[t] : t) * a->x_stride);
-            float sum = 0.0f;
-            for (uint32_t c = 0; c < a->n_cols; c++)
-                sum = fmaf(w[c], x[c], sum);
-            a->y[t * a->y_stride + row] = sum;
-        }
-}
-
-static void reads_behind(const struct colibri_matmul_args *a)
-{
-    right(a, COLIBRI_TYPE_Q4_K);
-    if (a->group_end == (a->n_rows + 15) / 16) {
-        const volatile char *const end = (const char *)a->w + a->group_end * a->group_stride;
-        (void)end[63]; /* a whole line: the alignment may leave less than one before the guard page */
-    }
-}
 
 static void lazy_softmax(float *x, size_t n)
 {
@@ -109,84 +21,220 @@ static void short_attention(const struct colibri_attention_args *a)
     clb_ref_attention(&b);
 }
 
-/* Runs in a child, so that a crash counts as caught. Returns 1 if the check saw the mistake. */
-static int caught(const struct options *o, const struct colibri_matmul *m, const struct colibri_vecops *v)
+static void rounding_add(float *y, const float *x, size_t n)
+{
+    clb_vecops_reference()->add(y, x, n);
+#if defined(__x86_64__)
+    fp_control_set(0x7f80); /* towards zero */
+#else
+    fp_control_set(0xc00000);
+#endif
+}
+
+static uint32_t scale_calls;
+
+static void counting_scale(float *y, float s, size_t n)
+{
+    scale_calls++;
+    clb_vecops_reference()->scale(y, s, n);
+}
+
+/* ---- one mistake at a time ----------------------------------------------------------------------------------------
+ */
+
+/* Runs in a child, so that a mistake cannot hurt the next one. A right kernel must have no failure; a wrong one must
+ * have some, and every one of them must be the one that the mistake is there for: so each check is known to work, and
+ * to be the only one that would have seen it. Prints the result; returns 1 if it is not as expected. */
+static int judge(const char *name, const char *expect, const struct options *o, const struct colibri_matmul *m,
+                 const struct colibri_vecops *v, const struct mistake *mistake)
 {
     fflush(stdout);
-    const pid_t pid = fork();
+    int fd[2];
+    const pid_t pid = pipe(fd) ? -1 : fork();
     if (pid < 0) {
-        perror("kernelcheck: fork");
+        perror("colibri-kernelcheck: fork");
         exit(1);
     }
     if (pid == 0) {
-        if (!freopen("/dev/null", "w", stderr)) /* crash messages of the mistake */
-            _exit(2);
-        struct report rep = {.o = o, .quiet = true};
+        crash_handler_install();
+        static struct report rep;
+        rep = (struct report){.o = o, .quiet = true, .expect = expect ? expect : "no failure"};
+        if (mistake)
+            state_also(mistake->state, mistake->state_bytes);
         if (m)
             check_matmul(&rep, m);
         else
-            check_vecops(&rep, v);
-        _exit(rep.failures ? 1 : 0);
+            check_vecops_component(&rep, v);
+        if (write(fd[1], &rep, sizeof(rep)) != sizeof(rep))
+            _exit(2);
+        _exit(0);
     }
+    close(fd[1]);
+    struct report rep;
     int status = 0;
-    if (waitpid(pid, &status, 0) != pid)
+    const bool complete = read(fd[0], &rep, sizeof(rep)) == sizeof(rep);
+    close(fd[0]);
+    if (waitpid(pid, &status, 0) != pid || !complete || !WIFEXITED(status) || WEXITSTATUS(status)) {
+        printf("MISSED: %s: the check itself ended (status %d)\n", name, status);
+        return 1;
+    }
+    if (expect && rep.failures && !rep.unexpected) {
+        printf("ok: %-22s refused in %u of %u cases: \"%s\"\n", name, rep.failures, rep.cases, expect);
         return 0;
-    return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    if (!expect && !rep.failures) {
+        printf("ok: %-22s accepted in %u cases\n", name, rep.cases);
+        return 0;
+    }
+    printf("MISSED: %s: %u failures, %u of them not \"%s\"%s%s\n", name, rep.failures, rep.unexpected,
+           expect ? expect : "", rep.unexpected ? ", but " : "", rep.other);
+    return 1;
+}
+
+static struct colibri_matmul table_of(const struct mistake *k)
+{
+    const struct fmt *const f = fmt_find(k->type);
+    return (struct colibri_matmul){
+        .struct_size = sizeof(struct colibri_matmul),
+        .gguf_type = k->type,
+        .layout = f->layout,
+        .min_x = 1,
+        .name = k->name,
+        .act = f->act,
+        .scratch_bytes = k->scratch_bytes,
+        .run = k->run,
+    };
+}
+
+static int judge_all(const struct options *o, const struct mistake *list)
+{
+    const struct colibri_cpu_bits cpu = cpu_bits();
+    int missed = 0;
+    for (const struct mistake *k = list; k->name; k++) {
+        if (o->filter && !strstr(k->name, o->filter))
+            continue;
+        if (k->cpu & ~cpu.w[0]) {
+            printf("skip: %s: this CPU cannot make the mistake\n", k->name);
+            continue;
+        }
+        const struct colibri_matmul m = table_of(k);
+        missed += judge(k->name, k->expect, o, &m, NULL, k);
+    }
+    return missed;
+}
+
+/* Tables with one field wrong. */
+static int judge_tables(const struct options *o)
+{
+    enum field { NAME, NAME_CHARS, RUN, MIN_X, SCRATCH, ULP, CPU, FOREIGN, TYPE, LAYOUT, ACT, ACT_NULL, SIZE };
+    static const struct {
+        const char *name, *expect;
+        enum field field;
+    } wrong[] = {
+        {"table-name", "name is empty", NAME},
+        {"table-name-chars", "name is empty", NAME_CHARS},
+        {"table-run", "run is NULL", RUN},
+        {"table-min-x", "min_x is 0", MIN_X},
+        {"table-scratch", "scratch_bytes is", SCRATCH},
+        {"table-ulp", "max_ulp is", ULP},
+        {"table-cpu-unknown", "have no name", CPU},
+        {"table-cpu-foreign", "another architecture", FOREIGN},
+        {"table-type", "gguf_type 12345", TYPE},
+        {"table-layout", "layout is", LAYOUT},
+        {"table-act", "act is \"q8x32\"", ACT},
+        {"table-act-null", "act is \"(NULL)\"", ACT_NULL},
+        {"table-size", "struct_size is", SIZE},
+    };
+    int missed = 0;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        if (o->filter && !strstr(wrong[i].name, o->filter))
+            continue;
+        struct colibri_matmul m = table_of(&mistakes_result[0]);
+        switch (wrong[i].field) {
+        case NAME:
+            m.name = NULL;
+            break;
+        case NAME_CHARS:
+            m.name = "My Kernel";
+            break;
+        case RUN:
+            m.run = NULL;
+            break;
+        case MIN_X:
+            m.min_x = 0;
+            break;
+        case SCRATCH:
+            m.scratch_bytes = ((size_t)64 << 20) + 1;
+            break;
+        case ULP:
+            m.max_ulp = 1;
+            break;
+        case CPU:
+            m.cpu[0] = UINT64_C(1) << 63;
+            break;
+        case FOREIGN:
+#if defined(__x86_64__)
+            m.cpu[1] = COLIBRI_CPU1(NEON);
+#else
+            m.cpu[0] = COLIBRI_CPU0(AVX2);
+#endif
+            break;
+        case TYPE:
+            m.gguf_type = 12345;
+            break;
+        case LAYOUT:
+            m.layout = COLIBRI_LAYOUT_ROWS;
+            break;
+        case ACT:
+            m.act = COLIBRI_ACT_Q8X32;
+            break;
+        case ACT_NULL:
+            m.act = NULL;
+            break;
+        case SIZE:
+            m.struct_size = offsetof(struct colibri_matmul, run);
+            break;
+        }
+        missed += judge(wrong[i].name, wrong[i].expect, o, &m, NULL, NULL);
+    }
+    return missed;
+}
+
+static int judge_vecops(const struct options *o)
+{
+    const struct colibri_vecops right = *clb_vecops_reference();
+    struct {
+        const char *name, *expect, *member;
+        struct colibri_vecops v;
+    } tables[] = {{"vecops-right", NULL, NULL, right},
+                  {"lazy-softmax", "reference", ".softmax", right},
+                  {"short-attention", "", ".attention", right},
+                  {"rounding-add", "floating-point control", ".elementwise", right},
+                  {"counting-scale", "changed writable data", ".elementwise", right},
+                  {"vecops-empty", "offers no operation", NULL, {0}}};
+    static const struct mistake counter = {
+        .name = "counter", .state = &scale_calls, .state_bytes = sizeof(scale_calls)};
+    tables[1].v.softmax = lazy_softmax;
+    tables[2].v.attention = short_attention;
+    tables[3].v.add = rounding_add;
+    tables[4].v.scale = counting_scale;
+    tables[5].v.struct_size = sizeof(right);
+    tables[5].v.name = "empty";
+    int missed = 0;
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        if (o->filter && !strstr(tables[i].name, o->filter))
+            continue;
+        struct options wide = *o;
+        wide.filter = tables[i].member;
+        if (tables[i].member && wide.work < 1000000)
+            wide.work = 1000000; /* a second segment needs more than 512 positions */
+        missed += judge(tables[i].name, tables[i].expect, &wide, NULL, &tables[i].v, &counter);
+    }
+    return missed;
 }
 
 int self_test(const struct options *o)
 {
-    static const struct {
-        const char *name;
-        uint32_t type, layout;
-        const char *act;
-        void (*run)(const struct colibri_matmul_args *args);
-        int is_wrong;
-    } kernels[] = {
-        {"right", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, exact_q4_k, 0},
-        {"one-ulp", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, one_ulp, 1},
-        {"all-groups", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, all_groups, 1},
-        {"ignores-index", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, ignores_index, 1},
-        {"skips-a-row", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, skips_a_row, 1},
-        {"row-too-far", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, row_too_far, 1},
-        {"reads-behind", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, reads_behind, 1},
-        {"flushes-to-zero", COLIBRI_TYPE_Q4_K, COLIBRI_LAYOUT_X16, COLIBRI_ACT_Q8X256, flushes_to_zero, 1},
-        {"other-order", COLIBRI_TYPE_F32, COLIBRI_LAYOUT_ROWS, COLIBRI_ACT_F32, other_order, 1},
-    };
-    int missed = 0;
-    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
-        const struct colibri_matmul m = {
-            .struct_size = sizeof(m),
-            .gguf_type = kernels[i].type,
-            .layout = kernels[i].layout,
-            .min_x = 1,
-            .name = kernels[i].name,
-            .act = kernels[i].act,
-            .run = kernels[i].run,
-        };
-        const int as_expected = caught(o, &m, NULL) == kernels[i].is_wrong;
-        printf("%s %s kernel '%s'\n", as_expected ? "ok:" : "MISSED:", kernels[i].is_wrong ? "refuses" : "accepts",
-               kernels[i].name);
-        missed += !as_expected;
-    }
-    struct colibri_vecops v = *clb_vecops_reference();
-    struct {
-        const char *what, *member;
-        int is_wrong;
-        struct colibri_vecops v;
-    } tables[] = {
-        {"reference", NULL, 0, v}, {"lazy-softmax", ".softmax", 1, v}, {"short-attention", ".attention", 1, v}};
-    tables[1].v.softmax = lazy_softmax;
-    tables[2].v.attention = short_attention;
-    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
-        struct options wide = *o;
-        wide.filter = tables[i].member;
-        if (tables[i].is_wrong && wide.work < 1000000)
-            wide.work = 1000000; /* a second segment needs more than 512 positions */
-        const int as_expected = caught(&wide, NULL, &tables[i].v) == tables[i].is_wrong;
-        printf("%s %s vector operations '%s'\n",
-               as_expected ? "ok:" : "MISSED:", tables[i].is_wrong ? "refuses" : "accepts", tables[i].what);
-        missed += !as_expected;
-    }
-    return missed;
+    return judge_all(o, mistakes_result) + judge_all(o, mistakes_memory) + judge_all(o, mistakes_call) +
+           judge_tables(o) + judge_vecops(o);
 }

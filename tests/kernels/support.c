@@ -12,6 +12,8 @@
 #include <immintrin.h>
 #endif
 
+static struct report *current_report; /* of the case that runs now */
+
 uint64_t rng_next(struct rng *r) /* splitmix64 */
 {
     uint64_t z = (r->state += UINT64_C(0x9e3779b97f4a7c15));
@@ -74,7 +76,7 @@ void rng_floats(struct rng *r, float *x, size_t n, bool specials)
 
 struct rng rng_case(const struct options *o, const char *name, uint32_t number)
 {
-    struct rng r = {o->seed};
+    struct rng r = {o->seed, number};
     for (const char *c = name; *c; c++)
         r.state = rng_next(&r) ^ (unsigned char)*c;
     r.state = rng_next(&r) ^ number;
@@ -83,25 +85,104 @@ struct rng rng_case(const struct options *o, const char *name, uint32_t number)
 
 /* ---- guarded memory ----------------------------------------------------------------------------------------- */
 
+#define SLACK 0xa5 /* between the memory and its guard pages, where the alignment leaves room */
+
+static struct guarded live[4096]; /* for messages; those that do not fit get none */
+
 struct guarded guarded_alloc(size_t n, size_t align, bool front)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t inner = (n + align + page - 1) / page * page;
-    struct guarded g = {.map_size = inner + 2 * page, .n = n};
+    struct guarded g = {.map_size = inner + 2 * page, .n = n, .name = "a buffer"};
     g.map = mmap(NULL, g.map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (g.map == MAP_FAILED || mprotect(g.map + page, inner, PROT_READ | PROT_WRITE)) {
-        perror("kernelcheck: mmap");
+        perror("colibri-kernelcheck: mmap");
         exit(1);
     }
-    g.p = front ? g.map + page : g.map + page + (inner - n) / align * align;
+    const size_t at = front ? 0 : (inner - n) / align * align;
+    g.p = g.map + page + at;
+    memset(g.map + page, SLACK, at);
+    memset(g.map + page + at + n, SLACK, inner - at - n);
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++)
+        if (!live[i].map) {
+            live[i] = g;
+            break;
+        }
     return g;
+}
+
+static struct guarded *find_live(const char *map)
+{
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++)
+        if (live[i].map == map)
+            return &live[i];
+    return NULL;
+}
+
+void guarded_name(struct guarded *g, const char *name)
+{
+    g->name = name;
+    struct guarded *const l = find_live(g->map);
+    if (l)
+        l->name = name;
+}
+
+void guarded_read_only(struct guarded *g, bool on)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (mprotect(g->map + page, g->map_size - 2 * page, on ? PROT_READ : PROT_READ | PROT_WRITE)) {
+        perror("colibri-kernelcheck: mprotect");
+        exit(1);
+    }
+}
+
+void guarded_check(struct report *r, const struct guarded *g)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const unsigned char *const begin = (void *)(g->map + page), *const end = (void *)(g->map + g->map_size - page);
+    const unsigned char *const p = g->p;
+    for (const unsigned char *c = p; c-- > begin;)
+        if (*c != SLACK) {
+            case_fail(r, "wrote in front of %s, %zu bytes before its start", g->name, (size_t)(p - c));
+            break;
+        }
+    for (const unsigned char *c = p + g->n; c < end; c++)
+        if (*c != SLACK) {
+            case_fail(r, "wrote behind %s (%zu bytes), %zu bytes from its end", g->name, g->n, (size_t)(c - p) - g->n);
+            break;
+        }
 }
 
 void guarded_free(struct guarded *g)
 {
+    if (current_report)
+        guarded_check(current_report, g);
+    struct guarded *const l = find_live(g->map);
+    if (l)
+        l->map = NULL;
     munmap(g->map, g->map_size);
     g->map = NULL;
     g->p = NULL;
+}
+
+void guarded_describe(int sig, const void *addr, char *out, size_t size)
+{
+    const char *const at = addr;
+    for (size_t i = 0; (sig == SIGSEGV || sig == SIGBUS) && i < sizeof(live) / sizeof(live[0]); i++) {
+        const struct guarded *const g = &live[i];
+        const char *const p = g->p;
+        if (!g->map || at < g->map || at >= g->map + g->map_size)
+            continue;
+        if (at < p)
+            snprintf(out, size, "touched %s %zu bytes before its start", g->name, (size_t)(p - at));
+        else if (at >= p + g->n)
+            snprintf(out, size, "touched %s (%zu bytes) %zu bytes behind its end", g->name, g->n,
+                     (size_t)(at - p) - g->n);
+        else
+            snprintf(out, size, "wrote to %s, which is input (byte %zu)", g->name, (size_t)(at - p));
+        return;
+    }
+    snprintf(out, size, "signal %d at address %p, which is none of the arguments'", sig, addr);
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------------- */
@@ -119,6 +200,7 @@ void case_begin(struct report *r, const char *component, uint32_t number, const 
     snprintf(current, sizeof(current), "%s: %s (--filter %s --seed %llu --case %u)", component, what, component,
              (unsigned long long)r->o->seed, number);
     current_failed = false;
+    current_report = r;
     r->cases++;
     if (r->o->verbose && !r->quiet)
         printf("%s\n", current);
@@ -131,37 +213,29 @@ bool case_failed(void)
 
 void case_fail(struct report *r, const char *fmt, ...)
 {
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (r->expect && !strstr(text, r->expect)) {
+        if (!r->unexpected++)
+            snprintf(r->other, sizeof(r->other), "%.199s", text);
+    }
     if (!current_failed)
         r->failures++;
-    if (!current_failed && !r->quiet) {
-        printf("FAIL %s\n     ", current);
-        va_list ap;
-        va_start(ap, fmt);
-        vprintf(fmt, ap);
-        va_end(ap);
-        printf("\n");
-    }
+    if (!current_failed && !r->quiet)
+        printf("FAIL %s\n     %s\n", current, text);
     current_failed = true;
 }
 
-static void on_crash(int sig, siginfo_t *info, void *context)
+void case_crashed(void)
 {
-    static const char head[] = "CRASH (memory outside the arguments?) in ";
-    (void)info;
-    (void)context;
+    static const char head[] = "CRASH in ";
     ssize_t n = write(STDERR_FILENO, head, sizeof(head) - 1);
     n += write(STDERR_FILENO, current, strnlen(current, sizeof(current)));
     n += write(STDERR_FILENO, "\n", 1);
     (void)n;
-    (void)sig; /* SA_RESETHAND: returning runs into the fault again, which now ends the process */
-}
-
-void crash_handler_install(void)
-{
-    struct sigaction sa = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | (int)SA_RESETHAND};
-    sigaction(SIGSEGV, &sa, NULL);
-    sigaction(SIGBUS, &sa, NULL);
-    sigaction(SIGILL, &sa, NULL);
 }
 
 bool same_f32(float a, float b)
@@ -201,5 +275,16 @@ uint64_t fp_control(void)
     return fpcr;
 #else
     return 0;
+#endif
+}
+
+void fp_control_set(uint64_t control)
+{
+#if defined(__x86_64__)
+    _mm_setcsr((uint32_t)control);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(control));
+#else
+    (void)control;
 #endif
 }

@@ -111,7 +111,7 @@ INLINE void put_mins(int8_t out[4][16], const int16x4_t *min, const int n)
         uint32x4_t word = vmovl_u16(vreinterpret_u16_s16(min[4 * j]));
         UNROLL
         for (int k = 1; k < 4; k++)
-            word = vorrq_u32(word, vshlq_n_u32(vmovl_u16(vreinterpret_u16_s16(min[4 * j + k])), 8 * k));
+            word = vorrq_u32(word, vshlq_u32(vmovl_u16(vreinterpret_u16_s16(min[4 * j + k])), vdupq_n_s32(8 * k)));
         v[j] = vreinterpretq_u8_u32(word);
     }
     UNROLL

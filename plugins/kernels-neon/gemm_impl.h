@@ -21,11 +21,11 @@ struct acts256 {
 
 _Static_assert(sizeof(struct acts32) % 16 == 0 && sizeof(struct acts256) % 16 == 0, "loads should not cross lines");
 
-#define MAX_N(a, b)   ((a) > (b) ? (a) : (b))
-#define WEIGHTS_BYTES MAX_N(GEMM_COLS / 32 * 4 * sizeof(struct weights32), GEMM_COLS / 256 * 4 * sizeof(struct weights256))
+#define MAX_N(a, b) ((a) > (b) ? (a) : (b))
+#define WEIGHTS_BYTES                                                                                                  \
+    MAX_N(GEMM_COLS / 32 * 4 * sizeof(struct weights32), GEMM_COLS / 256 * 4 * sizeof(struct weights256))
 #define ACTS_BYTES                                                                                                     \
-    (MAX_ROWS / ROWS_PER_UNIT *                                                                                        \
-     MAX_N(GEMM_COLS / 32 * sizeof(struct acts32), GEMM_COLS / 256 * sizeof(struct acts256)))
+    (MAX_ROWS / ROWS_PER_UNIT * MAX_N(GEMM_COLS / 32 * sizeof(struct acts32), GEMM_COLS / 256 * sizeof(struct acts256)))
 _Static_assert(WEIGHTS_BYTES + ACTS_BYTES <= GEMM_SCRATCH, "scratch");
 
 INLINE int has_min(const enum gemm_kind kind)
@@ -149,10 +149,10 @@ INLINE void pack_acts256(const struct colibri_matmul_args *a, uint32_t t, uint32
 struct tile {
     const void *w, *x;
     uint32_t n_blocks;
-    uint32_t count;    /* activation rows that exist */
-    uint32_t n_rows;   /* rows of the quarter that exist, 1 .. 4 */
-    int more;          /* y has the results of earlier columns */
-    float *y;          /* of the first row and activation row */
+    uint32_t count;  /* activation rows that exist */
+    uint32_t n_rows; /* rows of the quarter that exist, 1 .. 4 */
+    int more;        /* y has the results of earlier columns */
+    float *y;        /* of the first row and activation row */
     size_t y_stride;
 };
 
@@ -312,7 +312,7 @@ INLINE void sums256(const struct weights256 *w, const struct acts256 *x, const i
 /* Per row: sum of minimum * sum of activations over n = 8 or 16 sub-blocks. */
 INLINE void min_sums(const struct weights256 *w, const struct acts256 *x, const int n, int32x4_t m[N_ACC])
 {
-    const int8_t (*const parts[2])[16] = {x->high, x->low};
+    const int8_t(*const parts[2])[16] = {x->high, x->low};
     start_sums(m, 0);
     UNROLL
     for (int k = 0; k < 2; k++) {
@@ -354,11 +354,9 @@ INLINE void tile256(const struct tile *t, const int units, const int n_scales, c
                 min_sums(w, &x[u], n_mins, m);
             UNROLL
             for (int i = 0; i < N_ACC; i++) {
-                acc[u][i] =
-                    vfmaq_f32(acc[u][i], mul_acts(vld1q_f32(w->d[i]), x[u].d), vcvtq_f32_s32(isum[u][i]));
+                acc[u][i] = vfmaq_f32(acc[u][i], mul_acts(vld1q_f32(w->d[i]), x[u].d), vcvtq_f32_s32(isum[u][i]));
                 if (n_mins)
-                    acc[u][i] =
-                        vfmsq_f32(acc[u][i], mul_acts(vld1q_f32(w->dmin[i]), x[u].d), vcvtq_f32_s32(m[i]));
+                    acc[u][i] = vfmsq_f32(acc[u][i], mul_acts(vld1q_f32(w->dmin[i]), x[u].d), vcvtq_f32_s32(m[i]));
             }
         }
     }
@@ -385,7 +383,10 @@ TILE_FUNCTIONS(1)
 TILE_FUNCTIONS(2)
 TILE_FUNCTIONS(3)
 TILE_FUNCTIONS(4)
-#define TILES_OF(kind) {tile_##kind##_1, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4}
+#define TILES_OF(kind)                                                                                                 \
+    {                                                                                                                  \
+        tile_##kind##_1, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4                                             \
+    }
 #else /* at least 5 activation rows come here, hence no tile of fewer than 4 */
 TILE_FUNCTIONS(4)
 TILE_FUNCTIONS(5)
@@ -393,29 +394,23 @@ TILE_FUNCTIONS(6)
 TILE_FUNCTIONS(7)
 TILE_FUNCTIONS(8)
 #define TILES_OF(kind)                                                                                                 \
-    {NULL, NULL, NULL, tile_##kind##_4, tile_##kind##_5, tile_##kind##_6, tile_##kind##_7, tile_##kind##_8}
+    {                                                                                                                  \
+        NULL, NULL, NULL, tile_##kind##_4, tile_##kind##_5, tile_##kind##_6, tile_##kind##_7, tile_##kind##_8          \
+    }
 #endif
 
 typedef void tile_fn(const struct tile *t);
 static tile_fn *const tiles[][MAX_UNITS] = {
-    [GEMM_32] = TILES_OF(32),           [GEMM_32_MIN] = TILES_OF(32_min),
-    [GEMM_256_S8] = TILES_OF(256_s8),   [GEMM_256_S8_MIN] = TILES_OF(256_s8_min),
-    [GEMM_256_S16] = TILES_OF(256_s16), [GEMM_256_S0] = TILES_OF(256_s0),
+    [GEMM_32] = TILES_OF(32),
+    [GEMM_32_MIN] = TILES_OF(32_min),
+    [GEMM_256_S8] = TILES_OF(256_s8),
+    [GEMM_256_S8_MIN] = TILES_OF(256_s8_min),
+    [GEMM_256_S16] = TILES_OF(256_s16),
+    [GEMM_256_S0] = TILES_OF(256_s0),
     [GEMM_256_S0_MIN] = TILES_OF(256_s0_min),
 };
 
 /* ---- the product -------------------------------------------------------------------------------------------- */
-
-/* n items in `parts` parts whose sizes differ by at most 1: where part i begins. */
-static uint32_t part_begin(uint32_t n, uint32_t parts, uint32_t i)
-{
-    return n / parts * i + (i < n % parts ? i : n % parts);
-}
-
-static uint32_t parts_of(uint32_t n, uint32_t most)
-{
-    return (n + most - 1) / most;
-}
 
 /* Activation rows [t0, t0 + count), columns of blocks [b0, b0 + n). */
 static void product(const struct colibri_matmul_args *a, const struct gemm_format *f, uint32_t t0, uint32_t count,

@@ -26,7 +26,7 @@ extern const struct colibri_vecops clb_neon_vecops;
         .max_ulp = COLIBRI_EXACT, .rank = RANK, .min_x = MIN_X, .cpu = {0, CPU_EXTRA}, .name = PREFIX "." #fmt,        \
         .act = (activation), .scratch_bytes = (scratch), .run = run_##fmt                                              \
     }
-#define X16_MATMUL(type, fmt, activation) MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_X16, activation, GEMM_SCRATCH)
+#define X16_MATMUL(type, fmt, activation)  MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_X16, activation, GEMM_SCRATCH)
 #define ROWS_MATMUL(type, fmt, activation) MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_ROWS, activation, 0)
 
 #endif

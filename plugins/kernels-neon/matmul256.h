@@ -1,5 +1,5 @@
-/* The formats with 256-column superblocks: how codes and sub-scales are read. Compiled twice: for sdot (matmul256.c) and
- * for smmla (matmul256_i8mm.c), which define what matmul32.h says. */
+/* The formats with 256-column superblocks: how codes and sub-scales are read. Compiled twice: for sdot (matmul256.c)
+ * and for smmla (matmul256_i8mm.c), which define what matmul32.h says. */
 #include "gemm.h"
 #include "kernels.h"
 #include "simd.h"
@@ -190,29 +190,33 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int quarter,
     }
 }
 
-#define NAME    q4_k
-#define CHUNKS  4
-#define SUBS    2
-#define OFFSET  0
-#define HAS_MIN 1
+#define NAME       q4_k
+#define PANEL_FROM 5
+#define CHUNKS     4
+#define SUBS       2
+#define OFFSET     0
+#define HAS_MIN    1
 #include "tile256.h"
 
-#define NAME    q5_k
-#define CHUNKS  4
-#define SUBS    2
-#define OFFSET  0
-#define HAS_MIN 1
+#define NAME       q5_k
+#define PANEL_FROM 5
+#define CHUNKS     4
+#define SUBS       2
+#define OFFSET     0
+#define HAS_MIN    1
 #include "tile256.h"
 
-#define NAME    q6_k
-#define CHUNKS  2
-#define SUBS    8
-#define OFFSET  32
-#define HAS_MIN 0
+#define NAME       q6_k
+#define PANEL_FROM 5
+#define CHUNKS     2
+#define SUBS       8
+#define OFFSET     32
+#define HAS_MIN    0
 #include "tile256.h"
 
 /* at most 3 * 15 */
 #define NAME        q2_k
+#define PANEL_FROM  5
 #define CHUNKS      2
 #define SUBS        8
 #define OFFSET      0
@@ -222,6 +226,7 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int quarter,
 
 /* Codes -4..3 times scales -32..31: all products but 128 fit a signed byte, their negatives all do. */
 #define NAME        q3_k
+#define PANEL_FROM  5
 #define CHUNKS      2
 #define SUBS        8
 #define OFFSET      4
@@ -229,11 +234,12 @@ INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int quarter,
 #define SCALE_CODES (-1)
 #include "tile256.h"
 
-#define NAME    iq4_xs
-#define CHUNKS  8
-#define SUBS    1
-#define OFFSET  0
-#define HAS_MIN 0
+#define NAME       iq4_xs
+#define PANEL_FROM 5
+#define CHUNKS     8
+#define SUBS       1
+#define OFFSET     0
+#define HAS_MIN    0
 #include "tile256.h"
 
 const struct colibri_matmul TABLE[N_MATMUL256] = {

@@ -30,8 +30,8 @@ INLINE void unpack_nibbles(const uint8_t q[4][64], const int quarter, struct lin
 INLINE void unpack_5bit(const uint8_t q[4][64], const uint64_t qh[8], const int quarter, struct lines *l)
 {
 #if MMLA /* two rows by two quads; the next register has the next two rows */
-    const uint8x16_t bits = vcombine_u8(vcreate_u8(UINT64_C(0x0804020108040201)),
-                                        vcreate_u8(UINT64_C(0x8040201080402010)));
+    const uint8x16_t bits =
+        vcombine_u8(vcreate_u8(UINT64_C(0x0804020108040201)), vcreate_u8(UINT64_C(0x8040201080402010)));
     const uint8x16_t first = vreinterpretq_u8_u64(vdupq_n_u64(UINT64_C(0x0808080800000000)));
     const int next = 1;
 #else /* four rows by one quad; the next register has the next quad */
@@ -121,39 +121,46 @@ INLINE float32x4_t scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int quar
     return vld1q_f32(d);
 }
 
-#define NAME    q4_0
-#define OFFSET  8
-#define HAS_MIN 0
+#define NAME       q4_0
+#define PANEL_FROM 17
+#define OFFSET     8
+#define HAS_MIN    0
 #include "tile32.h"
 
-#define NAME    q4_1
-#define OFFSET  0
-#define HAS_MIN 1
+#define NAME       q4_1
+#define PANEL_FROM 17
+#define OFFSET     0
+#define HAS_MIN    1
 #include "tile32.h"
 
-#define NAME    q5_0
-#define OFFSET  16
-#define HAS_MIN 0
+#define NAME       q5_0
+#define PANEL_FROM 5
+#define OFFSET     16
+#define HAS_MIN    0
 #include "tile32.h"
 
-#define NAME    q5_1
-#define OFFSET  0
-#define HAS_MIN 1
+#define NAME       q5_1
+#define PANEL_FROM 5
+#define OFFSET     0
+#define HAS_MIN    1
 #include "tile32.h"
 
-#define NAME    q8_0
-#define OFFSET  0
-#define HAS_MIN 0
+#define NAME       q8_0
+#define PANEL_FROM 17
+#define OFFSET     0
+#define HAS_MIN    0
 #include "tile32.h"
 
-#define NAME    iq4_nl
-#define OFFSET  0
-#define HAS_MIN 0
+#define NAME       iq4_nl
+#define PANEL_FROM 5
+#define OFFSET     0
+#define HAS_MIN    0
 #include "tile32.h"
 
-#define NAME    mxfp4
-#define OFFSET  0
-#define HAS_MIN 0
+#define NAME       mxfp4
+#define PANEL_FROM 5
+#define OFFSET     0
+#define HAS_MIN    0
 #include "tile32.h"
 
 const struct colibri_matmul TABLE[N_MATMUL32] = {

@@ -22,7 +22,7 @@ INLINE void rows4(const struct colibri_matmul_args *a, uint32_t g, uint32_t r, u
     const void *w[4], *x[1];
     struct lanes acc[4];
     find_rows(a, g, r, valid, w);
-    gather_x(a, t, 1, 1, x);
+    gather_x(a, t, 1, x);
     dot_tile(w, (const float *const *)x, a->n_cols, 4, 1, type, acc);
     store_upto4(a->y + (size_t)t * a->y_stride + 16 * (size_t)g + r, valid,
                 lanes_sum4(&acc[0], &acc[1], &acc[2], &acc[3]));
@@ -35,7 +35,7 @@ INLINE void rows4x2(const struct colibri_matmul_args *a, uint32_t g, uint32_t r,
     const void *w[4], *x[2];
     struct lanes p[4], q[4];
     find_rows(a, g, r, valid, w);
-    gather_x(a, t, 2, 2, x);
+    gather_x(a, t, 2, x);
     dot_tile(w, (const float *const *)x, a->n_cols, 2, 2, type, p);
     dot_tile(w + 2, (const float *const *)x, a->n_cols, 2, 2, type, q);
     float *const y = a->y + (size_t)t * a->y_stride + 16 * (size_t)g + r;

@@ -4,8 +4,8 @@
  * 32-bit lane belongs to one row. One q register of activations holds 16 columns, of which sdot takes 4 by lane.
  *
  * Units built for i8mm pair the lines first: from the registers of quads 2j and 2j+1 of a quarter, zip1 makes 8 columns
- * of rows 0 and 1, zip2 those of rows 2 and 3, which is the shape that smmla multiplies with 8 columns of two activation
- * rows. All codes are unpacked by operations on bytes, so pairing comes first, on packed bytes.
+ * of rows 0 and 1, zip2 those of rows 2 and 3, which is the shape that smmla multiplies with 8 columns of two
+ * activation rows. All codes are unpacked by operations on bytes, so pairing comes first, on packed bytes.
  *
  * sdot and smmla multiply signed bytes exactly into 32 bits: codes need no sign step. Unsigned codes are below 64, so
  * that usmmla would gain nothing. */
@@ -30,6 +30,12 @@
 #endif
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
+/* Loops over chunks of superblocks are not unrolled: their scales would not fit the registers any better. */
+#ifdef __clang__
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
@@ -97,8 +103,9 @@ INLINE int32x4_t dot_lines(int32x4_t start, const struct lines *l, const int8_t 
     return n == 4 ? s : dot4(s, l->q + 4, vld1q_s8(x + 16));
 }
 
-/* A sum of a 32-column block is below 32 * 128 * 127 < 2^22 in magnitude. Started at the bits of 1.5 * 2^23, it is the integer part of a float in [2^23, 2^24), whose steps are 1: one subtraction, which has no
- * rounding to do, converts it. Conversions have half the throughput on many cores. */
+/* A sum of a 32-column block is below 32 * 128 * 127 < 2^22 in magnitude. Started at the bits of 1.5 * 2^23, it is the
+ * integer part of a float in [2^23, 2^24), whose steps are 1: one subtraction, which has no rounding to do, converts
+ * it. Conversions have half the throughput on many cores. */
 #define MAGIC_BITS 0x4b400000
 INLINE float32x4_t magic_f32(int32x4_t s)
 {
@@ -120,11 +127,22 @@ INLINE int32x4_t side8(int32x4_t acc, const int16x4_t *side, int16x8_t sums)
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
-/* Activation rows t, t+1, .. of a product; beyond `count` the last one again, so that a tile is always full. */
-INLINE void gather_x(const struct colibri_matmul_args *a, uint32_t t, uint32_t count, const int tile, const void **x)
+/* n items in `parts` parts whose sizes differ by at most 1: where part i begins. */
+INLINE uint32_t part_begin(uint32_t n, uint32_t parts, uint32_t i)
+{
+    return n / parts * i + (i < n % parts ? i : n % parts);
+}
+
+INLINE uint32_t parts_of(uint32_t n, uint32_t most)
+{
+    return (n + most - 1) / most;
+}
+
+/* Activation rows t, t+1, .. of a product. */
+INLINE void gather_x(const struct colibri_matmul_args *a, uint32_t t, const int tile, const void **x)
 {
     for (int i = 0; i < tile; i++) {
-        const uint32_t ti = t + ((uint32_t)i < count ? (uint32_t)i : count - 1);
+        const uint32_t ti = t + (uint32_t)i;
         x[i] = (const char *)a->x + (size_t)(a->x_index ? a->x_index[ti] : ti) * a->x_stride;
     }
 }
@@ -165,26 +183,6 @@ INLINE void store_rows(const struct colibri_matmul_args *a, uint32_t g, const in
     if (row < a->n_rows)
         store_upto4(a->y + (size_t)t * a->y_stride + row, a->n_rows - row, v);
 }
-
-/* Functions for products of 1 to 4 activation rows, from the inline function tile_NAME. */
-#define TILES_1_TO_4_(name)                                                                                            \
-    NOINLINE void tile1_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
-    {                                                                                                                  \
-        tile_##name(a, g, 1);                                                                                          \
-    }                                                                                                                  \
-    NOINLINE void tile2_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
-    {                                                                                                                  \
-        tile_##name(a, g, 2);                                                                                          \
-    }                                                                                                                  \
-    NOINLINE void tile3_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
-    {                                                                                                                  \
-        tile_##name(a, g, 3);                                                                                          \
-    }                                                                                                                  \
-    NOINLINE void tile4_##name(const struct colibri_matmul_args *a, uint32_t g)                                        \
-    {                                                                                                                  \
-        tile_##name(a, g, 4);                                                                                          \
-    }
-#define TILES_1_TO_4(name) TILES_1_TO_4_(name)
 
 /* ---- 16 virtual lanes: v[0] has lanes 0..3, v[3] lanes 12..15 ---------------------------------------------- */
 

@@ -3,6 +3,7 @@
  *   NAME    the format, e.g. q4_k; the superblock is struct colibri_x16_NAME
  *   CHUNKS, SUBS  the superblock is CHUNKS runs of SUBS sub-blocks; CHUNKS * SUBS is 8 or 16
  *   OFFSET  what unpack_NAME added to every code
+ *   PANEL_FROM  see tile_run.h
  *   HAS_MIN 1 if sub-blocks have minimums, which are subtracted
  *   SCALE_CODES  defined if code * scale * SCALE_CODES, the sign 1 or -1, is a signed byte: then a panel has these
  *           products instead of codes, and d takes the sign back
@@ -34,11 +35,12 @@ static void CAT(panel_, NAME)(const void *blocks, uint32_t n_blocks, void *panel
             int32x4_t scale[N_SUB];
             int16x4_t side[N_SUB];
             CAT(scales_, NAME)(w, h, scale, side);
+            NO_UNROLL
             for (int c = 0; c < CHUNKS; c++) {
                 UNROLL
                 for (int k = 0; k < SUBS; k++) {
                     struct lines l;
-                    int8_t (*const to)[16] = o->q[0] + (c * SUBS + k) * LINES;
+                    int8_t(*const to)[16] = o->q[0] + (c * SUBS + k) * LINES;
                     CAT(unpack_, NAME)(w, h, c, k, &l);
 #ifdef SCALE_CODES
                     put_scaled_lines(to, &l, LINES, OFFSET, vmulq_n_s32(scale[c * SUBS + k], SCALE_CODES));
@@ -73,6 +75,9 @@ INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int quarter, const void
     UNROLL
     for (int i = 0; i < tile; i++)
         isum[i] = vdupq_n_s32(0);
+#if CHUNKS == 4
+    NO_UNROLL
+#endif
     for (int c = 0; c < CHUNKS; c++) {
         UNROLL
         for (int k = 0; k < SUBS; k++) {
@@ -111,13 +116,13 @@ INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int quarter, const void
     }
 }
 
-/* One group of 16 rows times the `tile` activation rows of the product. */
-INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, const int tile)
+/* One group of 16 rows times `tile` activation rows from t on. */
+INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, const int tile)
 {
     const BLOCK *const w = (const void *)((const char *)a->w + (size_t)g * a->group_stride);
     const void *x[4];
     float32x4_t acc[4][4];
-    gather_x(a, 0, (uint32_t)tile, tile, x);
+    gather_x(a, t, tile, x);
     UNROLL
     for (int h = 0; h < 4; h++) {
         UNROLL
@@ -134,11 +139,9 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, co
     for (int h = 0; h < 4; h++) {
         UNROLL
         for (int i = 0; i < tile; i++)
-            store_rows(a, g, h, (uint32_t)i, acc[h][i]);
+            store_rows(a, g, h, t + (uint32_t)i, acc[h][i]);
     }
 }
-
-TILES_1_TO_4(NAME)
 #endif
 
 #include "tile_run.h"

@@ -1,6 +1,7 @@
 /* Template: matrix product of one format with 32-column blocks (activations q8x32). Included once per format with
  *   NAME    the format, e.g. q4_0; the block is struct colibri_x16_NAME
  *   OFFSET  what unpack_NAME added to every code
+ *   PANEL_FROM  see tile_run.h
  *   HAS_MIN 1 if the block has minimums m[16]
  * and unpack_NAME(block, quarter, struct lines *), scale_NAME(block, quarter). Defines run_NAME(args). */
 
@@ -29,13 +30,13 @@ static void CAT(panel_, NAME)(const void *blocks, uint32_t n_blocks, void *panel
 }
 
 #if !MMLA
-/* One group of 16 rows times the `tile` activation rows of the product. */
-INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, const int tile)
+/* One group of 16 rows times `tile` activation rows from t on. */
+INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, const int tile)
 {
     const BLOCK *const w = (const void *)((const char *)a->w + (size_t)g * a->group_stride);
     const void *x[4];
     float32x4_t acc[4][4];
-    gather_x(a, 0, (uint32_t)tile, tile, x);
+    gather_x(a, t, tile, x);
     UNROLL
     for (int h = 0; h < 4; h++) {
         UNROLL
@@ -68,11 +69,9 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, co
     for (int h = 0; h < 4; h++) {
         UNROLL
         for (int i = 0; i < tile; i++)
-            store_rows(a, g, h, (uint32_t)i, acc[h][i]);
+            store_rows(a, g, h, t + (uint32_t)i, acc[h][i]);
     }
 }
-
-TILES_1_TO_4(NAME)
 #endif
 
 #include "tile_run.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs a build tree into an empty prefix, moves it, and uses what was installed from outside: the executable, the man
-# pages, an embedding program (CMake and pkg-config), and out-of-tree plugins.
+# pages, an embedding program (CMake and pkg-config), out-of-tree plugins, and docs/writing-a-kernel.md as it stands.
 #   tests/install/run.sh BUILD_DIR
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
@@ -16,8 +16,11 @@ fail() { echo "install test: $*" >&2; exit 1; }
 expect() { grep -q -- "$1" <<<"$2" || fail "expected \"$1\" in: $2"; }
 
 cmake --install "$build_dir" --prefix "$work/first" >/dev/null
-mv "$work/first" "$work/moved" # nothing may depend on where it was installed first
-prefix=$work/moved
+mkdir "$work/home"
+export HOME=$work/home # nothing of the user's may have a part in this
+unset XDG_CONFIG_HOME COLIBRI_PLUGIN_PATH
+mv "$work/first" "$HOME/.local" # nothing may depend on where it was installed first
+prefix=$HOME/.local
 export COLIBRI=$prefix/bin/colibri
 lib=$(dirname "$(find "$prefix" -name libcolibri.so)")
 
@@ -26,7 +29,7 @@ expect "7316" "$("$COLIBRI" run -m "$model" --temperature 0 "$question")"
 plugins=$("$COLIBRI" run -m "$model" --temperature 0 -n 1 --stats x 2>&1)
 expect "$lib/colibri/plugins/" "$plugins"
 if grep -q ' built-in$' <<<"$plugins"; then fail "a built-in plugin served although plugins are installed: $plugins"; fi
-for page in colibri.1 colibri-run.1 colibri.ini.5; do
+for page in colibri.1 colibri-run.1 colibri-kernelcheck.1 colibri-new-kernel.1 colibri.ini.5; do
     [ -n "$(find "$prefix" -name "$page*")" ] || fail "man page $page is not installed"
 done
 if readelf -d "$COLIBRI" "$lib"/colibri/plugins/*.so | grep -E 'RPATH|RUNPATH'; then fail "RPATH in an installed file"; fi
@@ -42,6 +45,24 @@ export PKG_CONFIG_PATH=$lib/pkgconfig
 cc -std=c11 -Wall -Wextra -Werror "$source_dir/examples/embed/main.c" $(pkg-config --cflags --libs colibri) -o "$work/ask"
 expect "7316" "$(LD_LIBRARY_PATH=$lib "$work/ask" "$model" "$question")"
 
+# A model for Q4_0 kernels, and what it says with Colibri's own.
+q4_0=$work/q4_0.gguf
+python3 "$source_dir/tests/install/q4_0_model.py" "$model" "$q4_0"
+nonsense() { "$COLIBRI" run -m "$q4_0" --temperature 0 -n 24 --stats "$question" 2>"$work/stats" "$@"; }
+nonsense | od -c >"$work/expected"
+
+# $1: the plugin, $2: what its components' names begin with. Checks, measures, and lets Colibri use it.
+kernel() {
+    "$prefix/bin/colibri-kernelcheck" --seed 1 "$1" >"$work/check" || fail "$(cat "$work/check")"
+    "$prefix/bin/colibri-kernelcheck" --bench --json "$1" | python3 -c "import json, sys
+for c in json.load(sys.stdin)['plugins'][0]['components']:
+    assert c['name'].startswith('$2-') and c['stream_gb_s'] > 0 and c['gmac_s']['x64'] > 0, c" || fail "bench of $1"
+    expect "chosen: $2-" "$(COLIBRI_PLUGIN_PATH=$(dirname "$1") "$COLIBRI" plugins why q4_0 --set "plugins.prefer=$3")"
+    COLIBRI_PLUGIN_PATH=$(dirname "$1") nonsense --set "plugins.prefer=$3" | od -c >"$work/got"
+    expect "$2-.* $1" "$(cat "$work/stats")"
+    cmp "$work/expected" "$work/got" || fail "another text with $1"
+}
+
 # out-of-tree plugins, each built against the installed package and used by the installed executable
 for example in "$source_dir"/examples/plugins/*/; do
     name=$(basename "$example")
@@ -50,14 +71,47 @@ for example in "$source_dir"/examples/plugins/*/; do
     so=$(find "$work/$name" -name '*.so' | head -n 1)
     [ -n "$so" ] || fail "$name built no plugin"
     "$COLIBRI" plugins check "$so" >/dev/null || fail "$name does not pass colibri plugins check"
-    kind=${name%%-*-*} # kv-strategy-x, expert-policy-x
     case $name in
     expert-policy-*) flag="--expert-policy ${name#expert-policy-} --expert-slots 20" ;;
     kv-strategy-*) flag="--kv-strategy ${name#kv-strategy-} --kv-budget 64" ;;
-    *) fail "do not know how to use $name ($kind)" ;;
+    kernel-*)
+        ctest --test-dir "$work/$name" --output-on-failure >/dev/null || fail "ctest of $name"
+        kernel "$so" example "org.example.$name"
+        continue
+        ;;
+    *) fail "do not know how to use $name" ;;
     esac
     # shellcheck disable=SC2086
     used=$(COLIBRI_PLUGIN_PATH=$(dirname "$so") "$COLIBRI" run -m "$model" --temperature 0 -n 8 --stats $flag "$question" 2>&1)
     expect "$so" "$used"
 done
+
+# The manual for kernel authors: its commands are run in order, by a newcomer with an empty home; its C must be the
+# example's, and what it says about the choice must be true.
+manual=$source_dir/docs/writing-a-kernel.md
+awk '/^```sh$/ {on = 1; next} /^```$/ {on = 0} on' "$manual" >"$work/manual.sh"
+[ "$(wc -l <"$work/manual.sh")" -ge 20 ] || fail "$manual has lost its commands"
+mkdir "$work/newcomer"
+(cd "$work/newcomer" && env -u CMAKE_GENERATOR PATH="$prefix/bin:$PATH" MODEL="$q4_0" \
+    bash -euxo pipefail "$work/manual.sh" >"$work/manual.log" 2>&1) || fail "$(tail -n 30 "$work/manual.log")"
+chosen=$(grep -a '^chosen: ' "$work/manual.log")
+[ "$(wc -l <<<"$chosen")" = 3 ] || fail "three choices expected: $chosen"
+if grep -q -w avx2 /proc/cpuinfo; then expect "^chosen: avx" "$(sed -n 1p <<<"$chosen")"; fi
+for line in 2 3; do expect "^chosen: my-kernels-" "$(sed -n ${line}p <<<"$chosen")"; done
+expect "my-kernels-.* $lib/colibri/plugins/my-kernels.so" "$(grep -a 'kernel  *Q4_0' "$work/manual.log")"
+rm "$HOME/.config/colibri/colibri.ini" "$lib/colibri/plugins/my-kernels.so"
+kernel "$work/newcomer/my-kernels/build/my-kernels.so" my-kernels org.acme.my-kernels
+sources=$(cat "$source_dir"/examples/plugins/kernel-q4_0/*.[ch])
+block=
+while IFS= read -r line; do
+    case $line in
+    '```c') block=$'\n' ;;
+    '```')
+        if [ -n "$block" ] && [[ $'\n'$sources$'\n' != *"$block"* ]]; then fail "not in the example: $block"; fi
+        block=
+        ;;
+    *) [ -z "$block" ] || block+=$line$'\n' ;;
+    esac
+done <"$manual"
+
 echo "install test: 1 passed, 0 failed"

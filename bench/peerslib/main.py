@@ -170,8 +170,8 @@ class Run:
             self.fixed.setdefault(name, {}).update(config)
 
     def warn(self, text):
-        kinds.warn(text)
         if text not in self.report["warnings"]:
+            kinds.warn(text)
             self.report["warnings"].append(text)
 
     def config(self, engine, path, info, test, result):

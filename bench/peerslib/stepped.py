@@ -85,7 +85,7 @@ class Stepped:
             if line.startswith("info "):
                 self.info.update(json.loads(line[5:]))
             elif line.startswith("error"):
-                raise BenchError(f"{self.name}: {line}\n{tail(self.log)}")
+                raise BenchError(f"{self.name}: {line} (log: {self.log})")
 
     def _line(self):
         deadline = time.monotonic() + self.timeout
@@ -139,7 +139,7 @@ class Stepped:
             if line == f"{word} ok":
                 return
             if line.startswith("error"):
-                raise BenchError(f"{self.name}: {line}\n{tail(self.log)}")
+                raise BenchError(f"{self.name}: {line} (log: {self.log})")
 
     def close(self):
         if self.process.poll() is None:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tests bench/: what it reads out of other programs' output, what it computes, and that it takes turns as it says.
 
-    python3 tests/bench/test_peers.py
+    [COLIBRI=build/release/bin/colibri] python3 tests/bench/test_peers.py
 
-The engines are stand-ins; no model and no peer is needed.
+The engines are stand-ins; no model and no peer is needed. With COLIBRI set, the program itself is measured too.
 """
 import contextlib
 import io
@@ -359,6 +359,21 @@ class Engines(unittest.TestCase):
         self.assertIn("1.50× (1.50..1.50)", done.stdout)
         self.assertIn("3 rounds are too few", done.stdout)
         self.assertIn("random weights", done.stdout)
+
+    @unittest.skipUnless(os.environ.get("COLIBRI"), "COLIBRI is not set")
+    def test_colibri_itself(self):
+        model = self.folder / "tiny.gguf"
+        synth_gguf.write(model, "tiny", "q4_k")
+        done = subprocess.run(
+            [sys.executable, BENCH / "peers", "--colibri", os.environ["COLIBRI"], "--only", "none", "-m", model,
+             "--tests", "pp20,tg3,tg2@9", "-r", "2", "-t", "1", "--no-bandwidth", "--cache", self.folder / "cache",
+             "--out", self.folder / "out"], capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads((self.folder / "out.json").read_text())
+        self.assertEqual([t["test"] for t in report["models"][0]["tests"]], ["pp20", "tg3", "tg2@9"])
+        for entry in report["models"][0]["tests"]:
+            self.assertEqual(len(entry["engines"]["colibri"]["samples_ts"]), 2)
+        self.assertRegex(report["engines"]["colibri"]["version"], r"^colibri \d")
 
     def test_engine_that_fails_is_left_out(self):
         model = self.folder / "tiny.gguf"

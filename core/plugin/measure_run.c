@@ -70,6 +70,9 @@ static plan make_plan(const bench *b, unsigned x_class, uint64_t sample_bytes)
         const uint64_t most = SAMPLE_MACS / n_x / COLIBRI_GROUP_ROWS / b->job->n_cols;
         target = most < target ? most : target;
     }
+    const uint64_t results =
+        b->job->max_bytes / 4 / sizeof(float) / n_x / COLIBRI_GROUP_ROWS; /* many, if columns are few */
+    target = results < target ? results : target;
     if (target < b->job->n_threads)
         target = b->job->n_threads; /* else some would only watch */
     plan p = {.n_rows = b->job->n_rows, .groups = groups_of(b->job->n_rows), .copies = 1};
@@ -166,15 +169,16 @@ typedef struct sample {
     atomic_bool stopped;      /* some worker's clock did not advance */
 } sample;
 
-static void run_units(sample *s, uint32_t worker)
+/* False: the others left nothing to do. */
+static bool run_units(sample *s, uint32_t worker)
 {
     const bench *const b = s->b;
     const plan *const p = s->p;
     const uint32_t n_units = p->units_per_copy * p->copies;
-    for (;;) {
+    for (bool any = false;; any = true) {
         const uint32_t unit = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
         if (unit >= n_units)
-            return;
+            return any;
         const uint32_t copy = unit / p->units_per_copy, begin = unit % p->units_per_copy * p->unit_groups;
         const struct colibri_matmul_args args = {
             .struct_size = sizeof args,
@@ -201,7 +205,8 @@ static void sample_worker(void *ctx, uint32_t worker, uint32_t n_workers)
     sample *const s = ctx;
     const clb_measure_job *const job = s->b->job;
     const uint64_t t0 = job->thread_now(job->now_ctx);
-    run_units(s, worker);
+    if (!run_units(s, worker))
+        return;
     const uint64_t t1 = job->thread_now(job->now_ctx);
     if (t1 > t0)
         atomic_fetch_add(&s->ns, t1 - t0);

@@ -1,4 +1,5 @@
-/* How close loading comes to the machine: the time to load a model against the time to read the file and to copy it once.
+/* How close loading comes to the machine: the time to load a model against the time to read the file and to copy it
+ * once.
  *
  *     bench_load [--threads N] [--repeats R] [--json] FILE
  *
@@ -6,13 +7,15 @@
  *   read   the bytes of all tensors from the page cache into fresh memory of the same size, in 512 KiB reads
  *   copy   the same number of bytes from memory to memory with memcpy: what packing costs at memory speed
  *   load   the engine's loading: reading and packing all weights, experts included
- * The ratio is load / (read + copy), of the medians. The file is read once before, so that it is in the page cache (the
- * program says so if the rounds show that it did not fit). Exit code 1: an error. */
+ * The ratio is load / (read + copy), of the medians, once by the clock and once by CPU time of all threads, which other
+ * load on the machine disturbs less. The file is read once before, so that it is in the page cache (the program says so
+ * if the rounds show that it did not fit). Exit code 1: an error. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -24,7 +27,8 @@
 
 #define CHUNK     ((size_t)512 << 10)
 #define HUGE_PAGE ((size_t)2 << 20)
-#define COPY_MAX  ((size_t)512 << 20) /* a window of both sides, gone over again: twice the file would not fit everywhere */
+#define COPY_MAX                                                                                                       \
+    ((size_t)512 << 20) /* a window of both sides, gone over again: twice the file would not fit everywhere */
 
 struct fixture {
     clb_registry *registry;
@@ -40,7 +44,8 @@ struct fixture {
 
 static void *map_memory(size_t bytes)
 {
-    uint8_t *p = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *p =
+        mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     uint8_t *const aligned = p + (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
@@ -95,32 +100,52 @@ static void copy_worker(void *ctx, uint32_t worker, uint32_t n_workers)
     }
 }
 
-static double timed(struct fixture *f, clb_pool_fn fn)
+struct times {
+    double clock, cpu; /* seconds; clock < 0: failed */
+};
+
+static struct times now(void)
 {
-    atomic_store(&f->next, 0);
-    const uint64_t t0 = clb_now_ns();
-    clb_pool_run(f->pool, fn, f);
-    return (double)(clb_now_ns() - t0) / 1e9;
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (struct times){(double)clb_now_ns() / 1e9, (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                                                          (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6};
 }
 
-static double time_read(struct fixture *f)
+static struct times since(struct times t0)
+{
+    const struct times t = now();
+    return (struct times){t.clock - t0.clock, t.cpu - t0.cpu};
+}
+
+static const struct times failed = {-1, 0};
+
+static struct times timed(struct fixture *f, clb_pool_fn fn)
+{
+    atomic_store(&f->next, 0);
+    const struct times t0 = now();
+    clb_pool_run(f->pool, fn, f);
+    return since(t0);
+}
+
+static struct times time_read(struct fixture *f)
 {
     const size_t bytes = (size_t)f->bytes;
     void *p = map_memory(bytes);
     if (!p)
-        return -1;
+        return failed;
     f->to = aligned(p);
-    const double s = timed(f, read_worker);
+    const struct times s = timed(f, read_worker);
     munmap(p, bytes + HUGE_PAGE);
-    return atomic_load(&f->failed) ? -1 : s;
+    return atomic_load(&f->failed) ? failed : s;
 }
 
-static double time_copy(struct fixture *f)
+static struct times time_copy(struct fixture *f)
 {
     size_t bytes = (size_t)f->bytes < COPY_MAX ? (size_t)f->bytes : COPY_MAX;
     bytes = (bytes + CHUNK - 1) / CHUNK * CHUNK;
     void *from = map_memory(bytes), *to = map_memory(bytes);
-    double s = -1;
+    struct times s = failed;
     if (from && to) {
         f->from = aligned(from);
         f->to = aligned(to);
@@ -136,21 +161,21 @@ static double time_copy(struct fixture *f)
     return s;
 }
 
-static double time_load(struct fixture *f, clb_load_report *report, clb_error *err)
+static struct times time_load(struct fixture *f, clb_load_report *report, clb_error *err)
 {
     clb_model *model = NULL;
     if (clb_model_bind(f->gguf, f->registry, NULL, &model, err))
-        return -1;
+        return failed;
     clb_model_load_options options = {.pool = f->pool, .seed = 1, .preload = model->n_moe_layers > 0};
     const double params[16] = {0};
     if (model->n_moe_layers)
         options.policy = clb_registry_expert_policy(f->registry, "lru", err);
     options.policy_params = params;
-    double s = -1;
+    struct times s = failed;
     if (!model->n_moe_layers || options.policy) {
-        const uint64_t t0 = clb_now_ns();
+        const struct times t0 = now();
         if (clb_model_load(model, &options, err) == COLIBRI_OK) {
-            s = (double)(clb_now_ns() - t0) / 1e9;
+            s = since(t0);
             clb_store_stats stats;
             clb_store_get_stats(model->store, &stats);
             *report = clb_load_report_make(&stats);
@@ -166,10 +191,17 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *v, uint32_t n)
+enum { READ, COPY, LOAD, KINDS };
+
+struct samples {
+    double *clock[KINDS], *cpu[KINDS];
+};
+
+static struct times median(const struct samples *s, int kind, uint32_t n)
 {
-    qsort(v, n, sizeof *v, by_value);
-    return v[n / 2];
+    qsort(s->clock[kind], n, sizeof(double), by_value);
+    qsort(s->cpu[kind], n, sizeof(double), by_value);
+    return (struct times){s->clock[kind][n / 2], s->cpu[kind][n / 2]};
 }
 
 static int open_all(struct fixture *f, const char *path, uint32_t threads, clb_error *err)
@@ -185,41 +217,67 @@ static int open_all(struct fixture *f, const char *path, uint32_t threads, clb_e
     return clb_pool_create(threads ? threads : clb_cpu_default_threads(), &f->pool, err);
 }
 
+static void report_text(const struct fixture *f, const struct times t[KINDS], const clb_load_report *report)
+{
+    static const char *const what[] = {"page cache to fresh memory", "memory to memory", "the engine's loading"};
+    static const char *const name[] = {"read", "copy", "load"};
+    const double gb = (double)f->bytes / 1e9;
+    printf("medians, %u threads, %.2f GB\n", clb_pool_workers(f->pool), gb);
+    for (int k = 0; k < KINDS; k++)
+        printf("  %s   %7.3f s  %6.2f GB/s  CPU %7.3f s   %s\n", name[k], t[k].clock, gb / t[k].clock, t[k].cpu,
+               what[k]);
+    printf("  %.0f %% of the loading threads' work is reading, huge pages %.0f %%, peak RSS %.2f GB\n",
+           100 * report->read_share, 100 * clb_load_report_huge_share(report), (double)report->peak_rss / 1e9);
+    printf("  load / (read + copy) = %.2f by the clock, %.2f by CPU time\n",
+           t[LOAD].clock / (t[READ].clock + t[COPY].clock), t[LOAD].cpu / (t[READ].cpu + t[COPY].cpu));
+}
+
+static void report_json(const struct fixture *f, const struct times t[KINDS], const clb_load_report *report, uint32_t n)
+{
+    printf("{\"bytes\": %llu, \"threads\": %u, \"repeats\": %u, \"read_seconds\": %.4f, \"copy_seconds\": %.4f, "
+           "\"load_seconds\": %.4f, \"ratio\": %.3f, \"read_cpu_seconds\": %.4f, \"copy_cpu_seconds\": %.4f, "
+           "\"load_cpu_seconds\": %.4f, \"cpu_ratio\": %.3f, \"read_share\": %.3f, \"huge_page_share\": %.3f, "
+           "\"peak_rss_bytes\": %llu}\n",
+           (unsigned long long)f->bytes, clb_pool_workers(f->pool), n, t[READ].clock, t[COPY].clock, t[LOAD].clock,
+           t[LOAD].clock / (t[READ].clock + t[COPY].clock), t[READ].cpu, t[COPY].cpu, t[LOAD].cpu,
+           t[LOAD].cpu / (t[READ].cpu + t[COPY].cpu), report->read_share, clb_load_report_huge_share(report),
+           (unsigned long long)report->peak_rss);
+}
+
+static int round_of(struct fixture *f, struct samples *s, uint32_t r, clb_load_report *report, clb_error *err)
+{
+    const struct times t[KINDS] = {time_read(f), time_copy(f), time_load(f, report, err)};
+    if (t[READ].clock < 0 || t[COPY].clock < 0)
+        return clb_fail(err, COLIBRI_E_NOMEM, "no memory for the comparison, or the file cannot be read");
+    if (t[LOAD].clock < 0)
+        return err->code;
+    for (int k = 0; k < KINDS; k++) {
+        s->clock[k][r] = t[k].clock;
+        s->cpu[k][r] = t[k].cpu;
+    }
+    return COLIBRI_OK;
+}
+
 static int measure(struct fixture *f, uint32_t repeats, bool json, clb_error *err)
 {
-    double *v = calloc(3 * (size_t)repeats, sizeof *v);
+    double *v = calloc(2 * KINDS * (size_t)repeats, sizeof *v);
     if (!v)
         return CLB_NOMEM(err, "samples");
-    double *read = v, *copy = v + repeats, *load = v + 2 * repeats;
-    clb_load_report report = {0};
-    int rc = time_read(f) < 0 ? clb_fail(err, COLIBRI_E_IO, "cannot read the file") : COLIBRI_OK;
-    for (uint32_t r = 0; rc == COLIBRI_OK && r < repeats; r++) {
-        read[r] = time_read(f);
-        copy[r] = time_copy(f);
-        if (read[r] < 0 || copy[r] < 0)
-            rc = clb_fail(err, COLIBRI_E_NOMEM, "no memory for the comparison");
-        else if ((load[r] = time_load(f, &report, err)) < 0)
-            rc = err->code;
-        else if (!json)
-            printf("round %u: read %.3f s, copy %.3f s, load %.3f s\n", r + 1, read[r], copy[r], load[r]);
+    struct samples s;
+    for (uint32_t k = 0; k < KINDS; k++) {
+        s.clock[k] = v + 2 * k * repeats;
+        s.cpu[k] = s.clock[k] + repeats;
     }
+    clb_load_report report = {0};
+    int rc = time_read(f).clock < 0 ? clb_fail(err, COLIBRI_E_IO, "cannot read the file") : COLIBRI_OK;
+    for (uint32_t r = 0; rc == COLIBRI_OK && r < repeats; r++)
+        rc = round_of(f, &s, r, &report, err);
     if (rc == COLIBRI_OK) {
-        const double a = median(read, repeats), b = median(copy, repeats), c = median(load, repeats);
-        const double gb = (double)f->bytes / 1e9;
+        const struct times t[KINDS] = {median(&s, READ, repeats), median(&s, COPY, repeats), median(&s, LOAD, repeats)};
         if (json)
-            printf("{\"bytes\": %llu, \"threads\": %u, \"repeats\": %u, \"read_seconds\": %.4f, \"copy_seconds\": %.4f, "
-                   "\"load_seconds\": %.4f, \"ratio\": %.3f, \"load_bytes_per_second\": %.0f, \"read_share\": %.3f, "
-                   "\"huge_page_share\": %.3f, \"peak_rss_bytes\": %llu}\n",
-                   (unsigned long long)f->bytes, clb_pool_workers(f->pool), repeats, a, b, c, c / (a + b), gb * 1e9 / c,
-                   report.read_share, clb_load_report_huge_share(&report), (unsigned long long)report.peak_rss);
+            report_json(f, t, &report, repeats);
         else
-            printf("medians of %u, %u threads, %.2f GB\n"
-                   "  read   %.3f s  %6.2f GB/s   page cache to fresh memory\n"
-                   "  copy   %.3f s  %6.2f GB/s   memory to memory\n"
-                   "  load   %.3f s  %6.2f GB/s   %.0f %% of the work reading, huge pages %.0f %%\n"
-                   "  load / (read + copy) = %.2f\n",
-                   repeats, clb_pool_workers(f->pool), gb, a, gb / a, b, gb / b, c, gb / c, 100 * report.read_share,
-                   100 * clb_load_report_huge_share(&report), c / (a + b));
+            report_text(f, t, &report);
     }
     free(v);
     return rc;

@@ -282,7 +282,7 @@ class Binary:
 class Bandwidth:
     """bench/stream_read.c, compiled at first use."""
 
-    BYTES = 2 << 30
+    BYTES = 8 << 30
 
     def __init__(self, cores, threads, logs, cache):
         self.cores, self.threads, self.log = cores, threads, Path(logs) / "bandwidth.log"

@@ -256,6 +256,8 @@ class Binary:
         command = [self.program, "-m", self.model, "-p", str(prompt), "-n", str(gen), "-r", "1", "-t",
                    str(self.threads), "-o", "json", *arguments]
         if test.depth:
+            if not has_flag(self.help, "--n-depth"):
+                raise BenchError(f"{self.program} has no --n-depth for {test}")
             command += ["-d", str(test.depth)]
         env = dict(os.environ, **peer_env(self.cores, self.config))
         start = time.monotonic()

@@ -375,6 +375,37 @@ class Engines(unittest.TestCase):
             self.assertEqual(len(entry["engines"]["colibri"]["samples_ts"]), 2)
         self.assertRegex(report["engines"]["colibri"]["version"], r"^colibri \d")
 
+    def test_llama_bench(self):
+        program = self.folder / "llama-bench"
+        program.write_text(f"""#!{sys.executable}
+import json, os, sys
+if sys.argv[1] == "--help":
+    print({IK_HELP!r})
+    sys.exit()
+if "-fa" in sys.argv and sys.argv[sys.argv.index("-fa") + 1] == "0":
+    sys.exit("needs flash attention")
+ballast = b"x" * (64 << 20)
+value = {{flag: sys.argv[sys.argv.index(flag) + 1] for flag in ("-m", "-p", "-n", "-r", "-t")}}
+with open({str(self.folder / "asked")!r}, "w") as out:
+    json.dump([value, os.environ["GLIBC_TUNABLES"], sorted(os.sched_getaffinity(0))], out)
+print(json.dumps([dict(n_prompt=int(value["-p"]), n_gen=int(value["-n"]), samples_ts=[50.0])]))
+""")
+        program.chmod(0o755)
+        engine = engines.Binary("ik_llama.cpp", str(program), self.cores, 3, self.folder)
+        config = engines.defaults("ik_llama.cpp")
+        engine.prepare("some.gguf", Test("tg", 100), config)
+        self.assertEqual(engine.run(Test("tg", 100)), (2.0, None))
+        self.assertGreater(engine.memory()["peak"], 64 << 20)
+        value, tunables, cores = json.loads((self.folder / "asked").read_text())
+        self.assertEqual(value, {"-m": "some.gguf", "-p": "0", "-n": "100", "-r": "1", "-t": "3"})
+        self.assertTrue(tunables.endswith("glibc.malloc.hugetlb=1"))
+        self.assertEqual(cores, self.cores)
+        with self.assertRaisesRegex(BenchError, "n-depth"):
+            engine.run(Test("tg", 100, 7))
+        engine.prepare("some.gguf", Test("tg", 100), dict(config, fa=0))
+        with self.assertRaisesRegex(BenchError, "needs flash attention"):
+            engine.run(Test("tg", 100))
+
     def test_engine_that_fails_is_left_out(self):
         model = self.folder / "tiny.gguf"
         synth_gguf.write(model, "tiny", "q4_0", layers=1)

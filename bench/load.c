@@ -246,7 +246,10 @@ static void report_json(const struct fixture *f, const struct times t[KINDS], co
 
 static int round_of(struct fixture *f, struct samples *s, uint32_t r, clb_load_report *report, clb_error *err)
 {
-    const struct times t[KINDS] = {time_read(f), time_copy(f), time_load(f, report, err)};
+    struct times t[KINDS];
+    t[READ] = time_read(f);
+    t[COPY] = time_copy(f);
+    t[LOAD] = time_load(f, report, err);
     if (t[READ].clock < 0 || t[COPY].clock < 0)
         return clb_fail(err, COLIBRI_E_NOMEM, "no memory for the comparison, or the file cannot be read");
     if (t[LOAD].clock < 0)

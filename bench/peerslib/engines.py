@@ -264,7 +264,8 @@ class Binary:
         with open(self.log, "ab") as errors:
             child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env,
                                      preexec_fn=before_exec(self.cores))
-            text = child.stdout.read()
+            with child.stdout:
+                text = child.stdout.read()
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:

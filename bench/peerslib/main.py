@@ -182,7 +182,7 @@ class Run:
         key = tune.Memory.key(engine, info, self.report["isa"], self.report["machine"]["threads"], str(test))
         if self.args.tune:
             config, tries = tune.tune(engine, path, test, info["moe"])
-            engine.close()  # one engine at a time in memory while flags are tried
+            engine.close()  # makes room for the next engine to be tuned
             self.memory.put(key, config)
             result["tuning"][engine.name] = tries
             origin = "tuned"

@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 from .engines import defaults, knobs_for
+from .stepped import BenchError
 
 GAIN = 1.01  # less than this is noise
 
@@ -39,13 +40,21 @@ def tune(engine, model, test, moe, repeats=2):
     knobs = knobs_for(engine.name, test, moe)
     order = sorted(knobs, key=lambda knob: knobs[knob][1] == "model")
 
+    start = defaults(engine.name)
+
     def rate(config):
-        engine.prepare(model, test, config)
-        # Long prompts are their own warm-up.
-        runs = [engine.run(test)[0] for _ in range(1 if test.count > 2048 else repeats + 1)]
+        try:
+            engine.prepare(model, test, config)
+            # Long prompts are their own warm-up.
+            runs = [engine.run(test)[0] for _ in range(1 if test.count > 2048 else repeats + 1)]
+        except BenchError:
+            if config == start:
+                raise
+            engine.close()  # a combination that does not work: slower than any
+            return 0.0
         return test.count / min(runs)
 
-    return search(defaults(engine.name), {knob: knobs[knob][0] for knob in order}, rate)
+    return search(start, {knob: knobs[knob][0] for knob in order}, rate)
 
 
 class Memory:

@@ -160,6 +160,31 @@ class Numbers(unittest.TestCase):
         self.assertEqual(len(tries), len(asked))
         self.assertEqual(tune.search({"x": 1}, {"x": knobs["x"]}, lambda config: 1)[0], {"x": 1})
 
+    def test_tuning_survives_flags_that_fail(self):
+        class Fake:
+            name = "llama.cpp"
+            closed = 0
+
+            def prepare(self, model, test, config):
+                self.config = config
+                if not config["fa"]:
+                    raise BenchError("needs flash attention")
+
+            def run(self, test):
+                return (1.0 if self.config["repack"] else 0.5), None
+
+            def close(self):
+                self.closed += 1
+
+        fake = Fake()
+        best, tries = tune.tune(fake, "m", Test("tg", 100), True)
+        self.assertEqual((best["fa"], best["repack"]), (1, 0))
+        self.assertIn(0.0, [one["tokens_per_second"] for one in tries])
+        self.assertGreater(fake.closed, 0)
+        fake.prepare = lambda model, test, config: (_ for _ in ()).throw(BenchError("no model"))
+        with self.assertRaisesRegex(BenchError, "no model"):
+            tune.tune(fake, "m", Test("tg", 100), True)
+
     def test_which_flags_matter(self):
         self.assertNotIn("fmoe", engines.knobs_for("ik_llama.cpp", Test("pp", 512), False))
         self.assertIn("fmoe", engines.knobs_for("ik_llama.cpp", Test("pp", 512), True))

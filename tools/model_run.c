@@ -118,6 +118,24 @@ static void print_use(void *ctx, const char *kind, const char *what, const char 
         fprintf(u->f, "  %-14s %-18s %-24s %s\n", kind, what, component, path);
 }
 
+static void print_load(FILE *f, const clb_load_report *r)
+{
+    char a[24], b[24];
+    fprintf(f,
+            "loading   %s in %.2f s, %.2f GB/s; %.0f %% of the threads' work reading, %.0f %% packing; huge pages %.0f %% "
+            "of the memory, peak RSS %s\n",
+            clb_human_bytes(r->bytes, a), (double)r->ns / 1e9, r->bytes_per_second / 1e9, 100 * r->read_share,
+            r->ns ? 100 * (1 - r->read_share) : 0.0, 100 * clb_load_report_huge_share(r), clb_human_bytes(r->peak_rss, b));
+}
+
+static json_t *load_json(const clb_load_report *r)
+{
+    return json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:I}", "bytes", (json_int_t)r->bytes, "seconds", (double)r->ns / 1e9,
+                     "bytes_per_second", r->bytes_per_second, "read_share", r->read_share, "anonymous_bytes",
+                     (json_int_t)r->anon_bytes, "huge_page_bytes", (json_int_t)r->huge_bytes, "peak_rss_bytes",
+                     (json_int_t)r->peak_rss);
+}
+
 /* How kernels were chosen: one line of --stats. */
 static void print_selection(FILE *f, const clb_registry *reg)
 {
@@ -154,6 +172,7 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
     fprintf(f, "\nmodel     %s, %s resident, loaded in %.2f s, %u threads, seed %llu\n", e->model->arch->name,
             clb_human_bytes(s.resident_bytes, a), (double)e->load_ns / 1e9, clb_pool_workers(e->pool),
             (unsigned long long)seed);
+    print_load(f, &e->load);
     if (g)
         fprintf(f, "prompt    %u tokens (%u reused), %.2f tok/s\ngenerated %zu tokens, %.2f tok/s, finish: %s%s%s\n",
                 g->n_prompt, g->n_reused, per_second(g->n_prompt - g->n_reused, g->prompt_ns), g->tokens.n,
@@ -195,6 +214,7 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
                             (double)e->load_ns / 1e9, "threads", (int)clb_pool_workers(e->pool), "seed",
                             (json_int_t)seed, "resident_bytes", (json_int_t)s.resident_bytes, "plugins", use.array);
     json_object_set_new(out, "kernels", selection_json(e->registry));
+    json_object_set_new(out, "load", load_json(&e->load));
     if (s.n_experts)
         json_object_set_new(out, "experts",
                             json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "policy", s.policy, "slots",

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "cpu/topology.h"
+#include "plan/memory.h"
 #include "plugin/open.h"
 
 #define DEFAULT_CTX 4096u
@@ -89,6 +90,14 @@ static uint32_t most_positions(const clb_engine *e)
     return (uint32_t)clb_kv_most_positions(&e->kv_layout, e->strategy, e->ctx, e->kv_budget, e->batch);
 }
 
+static uint64_t file_bytes(const clb_gguf *g)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < clb_gguf_n_shards(g); i++)
+        sum += clb_gguf_shard_size(g, i);
+    return sum;
+}
+
 static int load(clb_engine *e, const clb_engine_options *options, clb_error *err)
 {
     const clb_config *config = options->config;
@@ -124,6 +133,10 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .class_slots = e->plan.class_slots,
         .preload = moe && e->plan.all_experts,
     };
+    /* Everything is read once and never again, and there is no room for the page cache's copy beside ours: given back
+     * as loading goes on, it cannot push out other things. */
+    load_options.drop_cache =
+        !mapped && (!moe || e->plan.all_experts) && file_bytes(e->gguf) + e->plan.total_bytes > clb_memory_available();
     if (moe) {
         load_options.policy =
             clb_registry_expert_policy(e->registry, clb_config_str(config, CLB_SET_store_expert_policy), err);
@@ -137,6 +150,20 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
 done:
     free(policy_params);
     return rc;
+}
+
+static void report_load(clb_engine *e)
+{
+    clb_store_stats s;
+    clb_store_get_stats(e->model->store, &s);
+    e->load = clb_load_report_make(&s);
+    char a[24], b[24], c[24];
+    clb_logf(e->log, COLIBRI_LOG_INFO,
+             "loaded %s in %.2f s: %.2f GB/s, %.0f %% of the work reading, the rest packing; huge pages %.0f %%, "
+             "resident weights %s, peak RSS %s",
+             clb_human_bytes(e->load.bytes, a), (double)e->load.ns / 1e9, e->load.bytes_per_second / 1e9,
+             100 * e->load.read_share, 100 * clb_load_report_huge_share(&e->load),
+             clb_human_bytes(s.resident_bytes + s.slot_bytes, b), clb_human_bytes(e->load.peak_rss, c));
 }
 
 static int open_engine(clb_engine *e, const clb_engine_options *options, clb_error *err)
@@ -175,6 +202,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     };
     CLB_TRY(clb_forward_create(&forward, &e->forward, err));
     e->load_ns = clb_now_ns() - t0;
+    report_load(e);
     return COLIBRI_OK;
 }
 

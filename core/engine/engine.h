@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "config/config.h"
+#include "engine/load_report.h"
 #include "engine/sampler.h"
 #include "gguf/gguf.h"
 #include "kv/kv.h"
@@ -46,6 +47,7 @@ typedef struct clb_engine {
     uint32_t batch;     /* rows per pass */
     uint64_t seed;      /* as configured, for policies and strategies */
     uint64_t load_ns;
+    clb_load_report load;
 } clb_engine;
 
 int clb_engine_open(const clb_engine_options *options, clb_engine **out, clb_error *err);

@@ -92,6 +92,7 @@ int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_
         .log = options->log,
         .mode = options->mode,
         .mlock = options->mlock,
+        .drop_cache = options->drop_cache,
         .expected_bytes = sizes.embedding_bytes + sizes.dense_bytes + (options->preload ? sizes.expert_bytes : 0),
     };
     CLB_TRY(clb_store_create(&store_options, &model->store, err));
@@ -111,6 +112,7 @@ int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_
         };
         CLB_TRY(clb_store_open_experts(model->store, &pool, err));
     }
+    CLB_TRY(clb_store_load(model->store, err)); /* what no preloading took along */
     clb_progress(options->log, "loading weights", store_options.expected_bytes, store_options.expected_bytes);
     return COLIBRI_OK;
 }

@@ -1,9 +1,7 @@
 /* Expert slots: residency, leases, synchronous reads. */
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "store/internal.h"
@@ -95,22 +93,12 @@ static int make_slots(clb_store *store, const clb_expert_pool *pool, clb_error *
         goto done;
     }
     if (total) {
-        void *arena =
-            mmap(NULL, (size_t)total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (arena == MAP_FAILED) {
-            char human[24];
-            rc = clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot get %s for expert slots",
-                                clb_human_bytes(total, human));
+        x->arena = clb_store_map(store, total, "the expert slots", err);
+        if (!x->arena) {
+            rc = err ? err->code : COLIBRI_E_NOMEM;
             goto done;
         }
-        madvise(arena, (size_t)total, MADV_HUGEPAGE);
-        x->arena = arena;
         x->arena_bytes = total;
-        if (store->options.mlock && mlock(arena, (size_t)total)) {
-            rc = clb_fail_errno(err, COLIBRI_E_NOMEM, errno,
-                                "cannot lock the expert slots in memory (raise `ulimit -l` or drop --mlock)");
-            goto done;
-        }
     }
     uint8_t *at = x->arena;
     for (uint32_t c = 0; c < x->n_classes; c++)
@@ -124,18 +112,23 @@ done:
     return rc;
 }
 
-/* Reads the three parts of an expert into a slot. */
-static int read_expert(clb_store *store, uint32_t layer, uint32_t expert, uint8_t *dst, clb_error *err)
+/* The three parts of an expert, into a slot. */
+static void expert_reads(const clb_expert_layer *l, uint32_t expert, uint8_t *dst, clb_read out[CLB_PARTS])
 {
-    const clb_expert_layer *l = &store->experts->layers[layer];
     for (int p = 0; p < CLB_PARTS; p++) {
         const clb_expert_source *s = &l->source[p];
-        const clb_gguf_tensor *t = s->tensors[s->per_expert ? expert : 0];
-        const uint64_t offset = s->offset + (s->per_expert ? 0 : expert * s->stride);
-        if (clb_store_read_matrix(store, t, offset, &l->part[p], dst, err))
-            return clb_context(err, "expert %u of layer %u", expert, layer);
+        out[p] = clb_store_matrix_read(&l->part[p], s->tensors[s->per_expert ? expert : 0],
+                                       s->offset + (s->per_expert ? 0 : expert * s->stride), dst);
         dst += part_room(&l->part[p]);
     }
+}
+
+static int read_expert(clb_store *store, uint32_t layer, uint32_t expert, uint8_t *dst, clb_error *err)
+{
+    clb_read reads[CLB_PARTS];
+    expert_reads(&store->experts->layers[layer], expert, dst, reads);
+    if (clb_store_read_now(store, reads, CLB_PARTS, err))
+        return clb_context(err, "expert %u of layer %u", expert, layer);
     return COLIBRI_OK;
 }
 
@@ -147,6 +140,7 @@ static uint64_t expert_file_bytes(const clb_expert_layer *l)
     return sum;
 }
 
+/* All experts, together with whatever else is queued. A slot is published only once its bytes are there. */
 static int preload(clb_store *store, clb_error *err)
 {
     clb_experts *x = store->experts;
@@ -155,16 +149,27 @@ static int preload(clb_store *store, clb_error *err)
             continue;
         clb_slot_class *c = &x->classes[x->class_of[l]];
         for (uint32_t e = 0; e < x->n_experts; e++) {
-            const uint32_t s = c->first + (c->n - c->n_free);
+            clb_read reads[CLB_PARTS];
+            expert_reads(&x->layers[l], e, x->slots[c->first + (c->n - c->n_free)].data, reads);
+            for (int p = 0; p < CLB_PARTS; p++)
+                CLB_TRY(clb_store_queue(store, &reads[p], err));
+            c->n_free--;
+        }
+    }
+    CLB_TRY(clb_store_load(store, err));
+    for (uint32_t c = 0; c < x->n_classes; c++)
+        x->classes[c].n_free = x->classes[c].n;
+    for (uint32_t l = 0; l < x->n_layers; l++) {
+        if (x->mapped[l * CLB_PARTS])
+            continue;
+        clb_slot_class *c = &x->classes[x->class_of[l]];
+        for (uint32_t e = 0; e < x->n_experts; e++) {
+            const uint32_t s = c->first + (c->n - c->n_free--);
             clb_slot *slot = &x->slots[s];
-            CLB_TRY(read_expert(store, l, e, slot->data, err));
             *slot = (clb_slot){.layer = l, .expert = e, .resident = true, .preloaded = true, .data = slot->data};
             x->slot_of[l * x->n_experts + e] = s;
-            c->n_free--;
             if (x->host.policy->on_insert)
                 x->host.policy->on_insert(x->host.self, l, e, COLIBRI_CAUSE_PRELOAD);
-            store->stats.load_bytes += expert_file_bytes(&x->layers[l]);
-            clb_progress(store->options.log, "loading weights", store->stats.load_bytes, store->options.expected_bytes);
         }
     }
     return COLIBRI_OK;
@@ -205,8 +210,6 @@ void clb_experts_destroy(clb_store *store)
     if (!x)
         return;
     clb_policy_close(&x->host);
-    if (x->arena)
-        munmap(x->arena, (size_t)x->arena_bytes);
     free(x->class_of);
     free(x->classes);
     free(x->slots);

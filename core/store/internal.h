@@ -54,6 +54,27 @@ typedef struct clb_experts {
     clb_policy_host host;
 } clb_experts;
 
+/* How the bytes of a read become what lies in memory. */
+enum clb_read_as { CLB_READ_PLAIN, CLB_READ_PACK, CLB_READ_FLOATS };
+
+/* Bytes of a tensor on their way into memory. A unit is what is converted as a whole: 16 rows of a matrix, a block of a
+ * vector; the last one may be shorter. */
+typedef struct clb_read {
+    const clb_gguf_tensor *tensor;
+    uint64_t offset; /* in the tensor */
+    const struct colibri_format *format;
+    enum clb_read_as as;
+    uint32_t n_cols;             /* PACK */
+    uint64_t src_bytes;          /* in the file, > 0 */
+    uint64_t src_unit, dst_unit; /* bytes of a unit there and here */
+    uint8_t *dst;                /* NULL while queued: the store gives it memory */
+    clb_matrix *matrix;          /* set when the bytes are there; may be NULL */
+    const float **floats;        /* likewise */
+    /* set by the reader */
+    size_t first_chunk, n_chunks;
+    uint64_t chunk_units;
+} clb_read;
+
 struct clb_store {
     clb_store_options options;
     struct region {
@@ -61,8 +82,8 @@ struct clb_store {
         size_t n;
     } * regions;
     size_t n_regions, cap_regions;
-    uint8_t *chunk; /* current small-allocation chunk */
-    size_t chunk_left;
+    clb_read *queued; /* by clb_store_load_matrix and _floats, until clb_store_load */
+    size_t n_queued, cap_queued;
     struct {
         const uint8_t *p;
         size_t n;
@@ -74,12 +95,17 @@ struct clb_store {
     clb_store_stats stats;
 };
 
-/* Zeroed, 64-byte aligned memory that lives as long as the store. Counts as resident. */
-void *clb_store_alloc(clb_store *store, uint64_t bytes, const char *what, clb_error *err);
+/* Zeroed memory that lives as long as the store, at the start of a huge page if it is as large as one. NULL: *err says
+ * why, `what` being "the weights". */
+void *clb_store_map(clb_store *store, uint64_t bytes, const char *what, clb_error *err);
 int clb_store_reserve_staging(clb_store *store, size_t bytes, clb_error *err);
-/* Reads rows [0, m->n_rows) of m at `offset` of tensor t and packs them into dst, all workers together. */
-int clb_store_read_matrix(clb_store *store, const clb_gguf_tensor *t, uint64_t offset, const clb_matrix *m, void *dst,
-                          clb_error *err);
+
+/* Rows [0, m->n_rows) of m at `offset` of tensor t, into m->bytes at dst. */
+clb_read clb_store_matrix_read(const clb_matrix *m, const clb_gguf_tensor *t, uint64_t offset, void *dst);
+/* Reads reads[n] now, all workers together. */
+int clb_store_read_now(clb_store *store, clb_read *reads, size_t n, clb_error *err);
+/* For the next clb_store_load. */
+int clb_store_queue(clb_store *store, const clb_read *read, clb_error *err);
 /* Pointer into the mapping, or NULL (read mode, or not aligned for direct use). */
 const uint8_t *clb_store_mapped(const clb_store *store, const clb_gguf_tensor *t, uint64_t offset, size_t align);
 

@@ -1,69 +1,66 @@
 #include "store/internal.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
-#include "base/clock.h"
+#define HUGE_PAGE ((size_t)2 << 20)
 
-#define SMALL_CHUNK (1u << 20)
-#define HUGE_PAGE   (2u << 20)
-#define READ_CHUNK  (1u << 20)
-
-static void *map_region(clb_store *store, size_t bytes, const char *what, clb_error *err)
+static int add_region(clb_store *store, void *p, size_t bytes, clb_error *err)
 {
     if (store->n_regions == store->cap_regions) {
-        const size_t cap = store->cap_regions ? 2 * store->cap_regions : 64;
-        void *p = realloc(store->regions, cap * sizeof *store->regions);
-        if (!p) {
-            CLB_NOMEM(err, what);
-            return NULL;
-        }
-        store->regions = p;
+        const size_t cap = store->cap_regions ? 2 * store->cap_regions : 4;
+        void *grown = realloc(store->regions, cap * sizeof *store->regions);
+        if (!grown)
+            return CLB_NOMEM(err, "weights");
+        store->regions = grown;
         store->cap_regions = cap;
-    }
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        char human[24];
-        clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot get %s for %s", clb_human_bytes(bytes, human), what);
-        return NULL;
-    }
-    if (bytes >= HUGE_PAGE)
-        madvise(p, bytes, MADV_HUGEPAGE); /* a wish; refusal changes speed only */
-    if (store->options.mlock && mlock(p, bytes)) {
-        clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot lock %s in memory (raise `ulimit -l` or drop --mlock)",
-                       what);
-        munmap(p, bytes);
-        return NULL;
     }
     store->regions[store->n_regions].p = p;
     store->regions[store->n_regions].n = bytes;
     store->n_regions++;
-    return p;
+    return COLIBRI_OK;
 }
 
-void *clb_store_alloc(clb_store *store, uint64_t bytes, const char *what, clb_error *err)
+/* Address space that starts at a huge page, so that all of it but the end can consist of them: kernels before 6.7 put
+ * mappings anywhere. */
+static void *map_aligned(size_t bytes)
 {
-    if (bytes > SIZE_MAX - HUGE_PAGE) {
-        clb_fail(err, COLIBRI_E_NOMEM, "%s is larger than the address space", what);
+    const size_t extra = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
+    uint8_t *p = mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    const size_t before = extra ? (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE : 0;
+    if (before)
+        munmap(p, before);
+    if (extra - before)
+        munmap(p + before + bytes, extra - before);
+    return p + before;
+}
+
+void *clb_store_map(clb_store *store, uint64_t bytes, const char *what, clb_error *err)
+{
+    char human[24];
+    const size_t n = (size_t)((bytes + CLB_STORE_PAGE - 1) & ~(uint64_t)(CLB_STORE_PAGE - 1));
+    void *p = bytes < SIZE_MAX / 2 ? map_aligned(n) : NULL;
+    if (!p) {
+        clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot get %s for %s", clb_human_bytes(bytes, human), what);
         return NULL;
     }
-    const size_t n = ((size_t)bytes + 63) & ~(size_t)63;
-    store->stats.resident_bytes += n;
-    if (n >= SMALL_CHUNK / 4)
-        return map_region(store, (n + CLB_STORE_PAGE - 1) & ~(size_t)(CLB_STORE_PAGE - 1), what, err);
-    if (n > store->chunk_left) {
-        store->chunk = map_region(store, SMALL_CHUNK, what, err);
-        store->chunk_left = store->chunk ? SMALL_CHUNK : 0;
-        if (!store->chunk)
-            return NULL;
+    if (add_region(store, p, n, err)) {
+        munmap(p, n);
+        return NULL;
     }
-    uint8_t *p = store->chunk;
-    store->chunk += n;
-    store->chunk_left -= n;
+    /* A wish; refusal changes speed only. The end stays in small pages: rounded up it would cost memory nobody planned.
+     */
+    if (n >= HUGE_PAGE)
+        madvise(p, n & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    /* Locked as they are touched, by all workers; mlock would have this thread touch them all. */
+    if (store->options.mlock && mlock2(p, n, MLOCK_ONFAULT)) {
+        clb_fail_errno(err, COLIBRI_E_NOMEM, errno, "cannot lock %s in memory (raise `ulimit -l` or drop --mlock)",
+                       what);
+        return NULL;
+    }
     return p;
 }
 
@@ -113,6 +110,7 @@ void clb_store_destroy(clb_store *store)
     for (size_t i = 0; i < store->n_regions; i++)
         munmap(store->regions[i].p, store->regions[i].n);
     free(store->regions);
+    free(store->queued);
     if (store->maps)
         for (uint32_t i = 0; i < clb_gguf_n_shards(store->options.gguf); i++)
             if (store->maps[i].p)
@@ -147,115 +145,6 @@ int clb_store_reserve_staging(clb_store *store, size_t bytes, clb_error *err)
     }
     store->staging_bytes = bytes;
     return COLIBRI_OK;
-}
-
-struct read_job {
-    clb_store *store;
-    const clb_gguf_tensor *t;
-    uint64_t offset;
-    const clb_matrix *m;
-    uint8_t *dst;
-    uint32_t chunk_groups;
-    atomic_uint next; /* group */
-    atomic_int failed;
-    clb_error err; /* of the first worker that failed */
-    atomic_ullong read_ns, pack_ns;
-};
-
-static void read_worker(void *ctx, uint32_t worker, uint32_t n_workers)
-{
-    (void)n_workers;
-    struct read_job *job = ctx;
-    const clb_matrix *m = job->m;
-    const uint32_t n_groups = (m->n_rows + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS;
-    const bool direct = m->format->layout == COLIBRI_LAYOUT_ROWS;
-    uint64_t read_ns = 0, pack_ns = 0;
-    while (!atomic_load(&job->failed)) {
-        const uint32_t begin = atomic_fetch_add(&job->next, job->chunk_groups);
-        if (begin >= n_groups)
-            break;
-        const uint32_t end = n_groups - begin < job->chunk_groups ? n_groups : begin + job->chunk_groups;
-        const uint32_t row_end = end == n_groups ? m->n_rows : end * COLIBRI_GROUP_ROWS;
-        const uint32_t rows = row_end - begin * COLIBRI_GROUP_ROWS;
-        uint8_t *to = job->dst + begin * m->group_stride;
-        uint8_t *buf = direct ? to : job->store->staging[worker];
-        clb_error err;
-        const uint64_t t0 = clb_now_ns();
-        if (clb_gguf_read(job->store->options.gguf, job->t, job->offset + begin * m->group_stride, buf,
-                          (size_t)(rows * m->row_bytes), &err)) {
-            int expected = 0;
-            if (atomic_compare_exchange_strong(&job->failed, &expected, 1))
-                job->err = err;
-            break;
-        }
-        const uint64_t t1 = clb_now_ns();
-        if (!direct) {
-            /* the chunk is a matrix of its own: same format, fewer rows */
-            clb_matrix part = *m;
-            part.n_rows = rows;
-            clb_matrix_pack_groups(&part, buf, to, 0, end - begin);
-        }
-        read_ns += t1 - t0;
-        pack_ns += clb_now_ns() - t1;
-    }
-    atomic_fetch_add(&job->read_ns, read_ns);
-    atomic_fetch_add(&job->pack_ns, pack_ns);
-}
-
-int clb_store_read_matrix(clb_store *store, const clb_gguf_tensor *t, uint64_t offset, const clb_matrix *m, void *dst,
-                          clb_error *err)
-{
-    uint32_t chunk = (uint32_t)(READ_CHUNK / m->group_stride);
-    chunk = chunk ? chunk : 1;
-    CLB_TRY(clb_store_reserve_staging(store, (size_t)(chunk * m->group_stride), err));
-    struct read_job job = {.store = store, .t = t, .offset = offset, .m = m, .dst = dst, .chunk_groups = chunk};
-    clb_pool_run(store->options.pool, read_worker, &job);
-    store->stats.read_ns += atomic_load(&job.read_ns);
-    store->stats.pack_ns += atomic_load(&job.pack_ns);
-    if (atomic_load(&job.failed)) {
-        if (err)
-            *err = job.err;
-        return job.err.code;
-    }
-    return COLIBRI_OK;
-}
-
-int clb_store_load_matrix(clb_store *store, const clb_gguf_tensor *t, uint64_t offset, clb_matrix *m, clb_error *err)
-{
-    const uint64_t bytes = m->row_bytes * m->n_rows;
-    assert(offset + bytes <= t->n_bytes);
-    if (m->format->layout == COLIBRI_LAYOUT_ROWS && (m->data = clb_store_mapped(store, t, offset, 16)) != NULL) {
-        store->stats.resident_bytes += bytes;
-    } else {
-        void *dst = clb_store_alloc(store, m->bytes, t->name.p, err);
-        if (!dst)
-            return err ? err->code : COLIBRI_E_NOMEM;
-        CLB_TRY(clb_store_read_matrix(store, t, offset, m, dst, err));
-        m->data = dst;
-    }
-    store->stats.load_bytes += bytes;
-    clb_progress(store->options.log, "loading weights", store->stats.load_bytes, store->options.expected_bytes);
-    return COLIBRI_OK;
-}
-
-int clb_store_load_floats(clb_store *store, const clb_gguf_tensor *t, const float **out, clb_error *err)
-{
-    *out = NULL;
-    const struct colibri_format *format = clb_registry_format(store->options.registry, t->type, err);
-    if (!format)
-        return clb_context(err, "tensor %s", t->name.p);
-    float *dst = clb_store_alloc(store, t->n_elems * sizeof *dst, t->name.p, err);
-    void *raw = malloc((size_t)t->n_bytes + 1);
-    int rc = dst && raw ? COLIBRI_OK : CLB_NOMEM(err, t->name.p);
-    if (!rc)
-        rc = clb_gguf_read(store->options.gguf, t, 0, raw, (size_t)t->n_bytes, err);
-    if (!rc) {
-        format->dequantize(raw, dst, (size_t)t->n_elems);
-        store->stats.load_bytes += t->n_bytes;
-        *out = dst;
-    }
-    free(raw);
-    return rc;
 }
 
 void clb_store_get_stats(const clb_store *store, clb_store_stats *out)

@@ -56,16 +56,23 @@ typedef struct clb_store_options {
     enum clb_store_mode mode;
     bool mlock;
     uint64_t expected_bytes; /* of all loads, for progress */
+    bool drop_cache;         /* take what was loaded out of the page cache: memory has no room for both copies */
 } clb_store_options;
 
 int clb_store_create(const clb_store_options *options, clb_store **out, clb_error *err);
 void clb_store_destroy(clb_store *store);
 
-/* Loads a bound matrix from rows of a tensor starting at byte `offset` and sets m->data. Memory belongs to the store.
+/* Loading has two steps: what to load, in any order, then clb_store_load, which reads everything in file order with all
+ * workers. Memory belongs to the store. */
+
+/* A bound matrix from rows of a tensor starting at byte `offset`. m->data is set by clb_store_load; `m` must live till
+ * then.
  */
 int clb_store_load_matrix(clb_store *store, const clb_gguf_tensor *t, uint64_t offset, clb_matrix *m, clb_error *err);
-/* A whole tensor as floats (norms, biases). */
+/* A whole tensor as floats (norms, biases); *out is set by clb_store_load. */
 int clb_store_load_floats(clb_store *store, const clb_gguf_tensor *t, const float **out, clb_error *err);
+/* Errors: NOMEM, and what reading the file gives. */
+int clb_store_load(clb_store *store, clb_error *err);
 
 typedef struct clb_expert_pool {
     const clb_expert_layer *layers; /* [n_layers], borrowed */
@@ -81,7 +88,8 @@ typedef struct clb_expert_pool {
  * slot_bytes[n_layers] (at most that many); returns the number of classes. */
 uint32_t clb_store_classes(const clb_expert_layer *layers, uint32_t n_layers, uint32_t *class_of, uint64_t *slot_bytes);
 
-/* Once, after the resident weights. NOMEM if the slots cannot be had; errors of the policy: PLUGIN. */
+/* Once, before clb_store_load or after. With `preload` it loads what is queued, too, in the same pass over the file.
+ * NOMEM if the slots cannot be had; errors of the policy: PLUGIN. */
 int clb_store_open_experts(clb_store *store, const clb_expert_pool *pool, clb_error *err);
 
 typedef struct clb_lease {
@@ -108,6 +116,8 @@ typedef struct clb_store_stats {
     uint64_t expert_bytes_read; /* read by acquire */
     uint64_t read_ns, pack_ns, policy_ns;
     const char *policy;
+    uint64_t load_ns;                    /* of clb_store_load, by the clock */
+    uint64_t load_read_ns, load_pack_ns; /* of all threads together, inside it */
 } clb_store_stats;
 void clb_store_get_stats(const clb_store *store, clb_store_stats *out);
 /* Counters to zero, contents unchanged. */

@@ -37,6 +37,7 @@ typedef struct clb_glu_job {
 /* The output half of a mixture of experts: jobs[j] is expert j's down product, whose row t is place x_first + t of
  * `acts`; their y is not used. Output row r is the sum over its experts, k in order, of
  * gates[r * top_k + k] * (product row of place pair_at[r * top_k + k]), starting from zero, by fma. */
+#define CLB_MIX_PAIRS 256u /* n_rows * top_k at most: beyond that narrow strips cost more than the memory they save */
 typedef struct clb_mix_job {
     const clb_job *jobs;
     uint32_t n_jobs;
@@ -73,8 +74,8 @@ int clb_compute_run(clb_compute *c, const clb_job *jobs, uint32_t n_jobs, clb_er
 int clb_compute_glu(clb_compute *c, const clb_glu_job *jobs, uint32_t n_jobs, clb_acts *out, float *floats,
                     const clb_matrix *down, clb_error *err);
 int clb_compute_mix(clb_compute *c, const clb_mix_job *mix, clb_error *err);
-/* Floats of tiles per worker that the two want for max_rows rows of `top_k` experts (1 for a dense model). */
-size_t clb_compute_tile_floats(uint32_t max_rows, uint32_t top_k);
+/* Floats of tiles per worker that the two want for passes of max_rows rows. */
+size_t clb_compute_tile_floats(uint32_t max_rows);
 int clb_compute_reserve_tiles(clb_compute *c, size_t floats, clb_error *err);
 
 /* fn(ctx, row) for row in [0, n), over the pool if it pays. */

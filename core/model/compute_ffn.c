@@ -1,5 +1,6 @@
 /* The two halves of a gated feed-forward as parallel loops. Both work on a strip of weights at a time and keep its
  * results in a buffer of the worker's own, so that what is summed or quantized at once never leaves the cache. */
+#include <assert.h>
 #include <string.h>
 
 #include "model/compute_internal.h"
@@ -8,14 +9,10 @@
 #define STRIP      16u  /* groups of a strip at most */
 #define STRIP_COLS (STRIP * COLIBRI_GROUP_ROWS)
 
-size_t clb_compute_tile_floats(uint32_t max_rows, uint32_t top_k)
+size_t clb_compute_tile_floats(uint32_t max_rows)
 {
     const size_t glu = (size_t)2 * (max_rows < GLU_ROWS ? max_rows : GLU_ROWS) * STRIP_COLS;
-    /* strips of the down products: narrow ones for many rows */
-    const size_t pairs = (size_t)max_rows * top_k;
-    const size_t wide = pairs < 256 ? pairs * STRIP_COLS : 256 * STRIP_COLS;
-    const size_t narrow = pairs * 4 * COLIBRI_GROUP_ROWS;
-    const size_t mix = wide > narrow ? wide : narrow;
+    const size_t mix = (size_t)CLB_MIX_PAIRS * STRIP_COLS;
     return glu > mix ? glu : mix;
 }
 
@@ -141,9 +138,9 @@ int clb_compute_mix(clb_compute *c, const clb_mix_job *job, clb_error *err)
     const uint32_t groups = clb_groups(job->jobs[0].m), n_workers = clb_pool_workers(c->pool);
     struct mix x = {.c = c, .job = job};
     CLB_TRY(clb_compute_form(c, job->jobs[0].acts, job->jobs[0].m, &x.form, err));
-    /* A strip reads a stretch of every expert: few, wide strips for few rows; for many, as wide as the tile holds. */
-    const uint64_t fit = c->tile_floats / ((uint64_t)job->n_rows * job->top_k * COLIBRI_GROUP_ROWS);
-    uint32_t units = (groups + (uint32_t)(fit < STRIP ? fit : STRIP) - 1) / (uint32_t)(fit < STRIP ? fit : STRIP);
+    assert((uint64_t)job->n_rows * job->top_k <= CLB_MIX_PAIRS);
+    /* Equal strips, and every worker the same number of them: each reads a stretch of every expert. */
+    uint32_t units = (groups + STRIP - 1) / STRIP;
     units = units < 4 * n_workers ? 4 * n_workers : (units + n_workers - 1) / n_workers * n_workers;
     x.n_units = units < groups ? units : groups;
     x.tile_stride = (groups + x.n_units - 1) / x.n_units * COLIBRI_GROUP_ROWS;

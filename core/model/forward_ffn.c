@@ -126,19 +126,9 @@ static int compute_wave(clb_forward *f, const clb_expert_layer *x, const clb_lea
     return clb_compute_mix(&f->compute, &mix, err);
 }
 
-struct combine_ctx {
-    const clb_forward *f;
-    float *out;
-};
-
-/* The weighted sum over a row's experts, in router-rank order whatever the order of arrival. */
-static void combine_row(void *ctx, uint32_t row, uint32_t worker)
+void clb_forward_mix_row(const clb_forward *f, uint32_t row, float *out)
 {
-    (void)worker;
-    const struct combine_ctx *c = ctx;
-    const clb_forward *f = c->f;
     const size_t n_embd = f->hp->n_embd;
-    float *out = c->out + row * n_embd;
     memset(out, 0, n_embd * sizeof *out);
     for (uint32_t r = 0; r < f->hp->top_k; r++) {
         const size_t pair = (size_t)row * f->hp->top_k + r;
@@ -146,7 +136,7 @@ static void combine_row(void *ctx, uint32_t row, uint32_t worker)
     }
 }
 
-int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *err)
+int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
     clb_store *store = f->model->store;
@@ -181,7 +171,8 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
     uint32_t n_pending = n_union;
     for (uint32_t u = 0; u < n_union; u++)
         f->pending[u] = u;
-    bool at_once = false; /* all experts in one wave */
+    const bool few = (uint64_t)f->n_rows * hp->top_k <= CLB_MIX_PAIRS;
+    *mix = true;
     while (n_pending) {
         clb_compute_phase(&f->compute, CLB_PHASE_STORE);
         for (uint32_t i = 0; i < n_pending; i++) {
@@ -201,17 +192,12 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *e
             f->pending[j] = f->pending[i];
             f->pending[i] = u;
         }
-        at_once = got == n_union;
-        const int rc2 = compute_wave(f, x, f->leases, f->pending, got, at_once ? out : NULL, err);
+        *mix = !few || got != n_union;
+        const int rc2 = compute_wave(f, x, f->leases, f->pending, got, *mix ? NULL : out, err);
         clb_store_release(store, moe, f->leases, got);
         CLB_TRY(rc2);
         n_pending -= got;
         memmove(f->pending, f->pending + got, n_pending * sizeof *f->pending);
     }
-    if (at_once)
-        return COLIBRI_OK;
-    clb_compute_phase(&f->compute, CLB_PHASE_COMBINE);
-    struct combine_ctx cc = {f, out};
-    clb_compute_rows(&f->compute, f->n_rows, 4, combine_row, &cc);
     return COLIBRI_OK;
 }

@@ -20,7 +20,6 @@
     X(STORE, "expert store")                                 \
     X(EXPERT_IN, "expert gate and up products, activation")  \
     X(EXPERT_DOWN, "expert down products")                   \
-    X(COMBINE, "weighted sum of experts")                    \
     X(DENSE_IN, "dense gate and up products, activation")    \
     X(DENSE_DOWN, "dense down product")                      \
     X(OUTPUT, "output product")

@@ -13,13 +13,6 @@ static uint32_t widest_ffn(const clb_hparams *hp)
     return hp->n_ff > hp->n_ff_shared ? hp->n_ff : hp->n_ff_shared;
 }
 
-/* Floats of the score scratch of one worker: scores of the query heads that share a KV head, and their max and sum. */
-static size_t score_floats(const clb_hparams *hp, uint32_t n_kv)
-{
-    const size_t group = hp->n_heads / hp->n_kv_heads;
-    return group * (((size_t)n_kv + 15) & ~(size_t)15) + 2 * group;
-}
-
 uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_kv, uint32_t n_workers)
 {
     const uint64_t nq = (uint64_t)hp->n_heads * hp->k_dim, no = (uint64_t)hp->n_heads * hp->v_dim;
@@ -30,7 +23,8 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
     if (hp->n_experts)
         per_row +=
             hp->n_experts + (uint64_t)hp->top_k * ((uint64_t)hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
-    const uint64_t per_worker = score_floats(hp, n_kv) + clb_compute_tile_floats(max_rows);
+    const uint64_t per_worker =
+        clb_attention_floats(hp, max_rows, n_kv) + clb_compute_tile_floats(max_rows, hp->top_k ? hp->top_k : 1);
     return (per_row * max_rows + n_workers * per_worker) * sizeof(float);
 }
 
@@ -72,7 +66,7 @@ static bool allocate(clb_forward *f)
     f->row_scratch_floats = (clb_matrix_row_scratch(&f->model->token_embd.m) / sizeof(float) + 31) & ~(size_t)15;
     f->row_scratch = floats(f->row_scratch_floats * clb_pool_workers(f->options.pool), &failed);
     f->rows = zeroed(rows, sizeof *f->rows, &failed);
-    f->scores = zeroed(clb_pool_workers(f->options.pool), sizeof *f->scores, &failed);
+    failed = clb_attention_create(f) != COLIBRI_OK || failed;
     if (!hp->n_experts)
         return !failed;
     const uint64_t pairs = rows * hp->top_k, n = hp->n_experts;
@@ -134,7 +128,8 @@ int clb_forward_create(const clb_forward_options *options, clb_forward **out, cl
     if (!rc)
         rc = prepare_kernels(f, err);
     if (!rc)
-        rc = clb_compute_reserve_tiles(&f->compute, clb_compute_tile_floats(f->max_rows), err);
+        rc = clb_compute_reserve_tiles(
+            &f->compute, clb_compute_tile_floats(f->max_rows, f->hp->top_k ? f->hp->top_k : 1), err);
     if (!rc && !allocate(f))
         rc = CLB_NOMEM(err, "buffers of the forward pass (a smaller --batch needs less)");
     if (rc) {
@@ -153,15 +148,13 @@ void clb_forward_destroy(clb_forward *f)
 {
     if (!f)
         return;
-    if (f->scores)
-        for (uint32_t i = 0; i < clb_pool_workers(f->options.pool); i++)
-            free(f->scores[i]);
-    void *const all[] = {f->inv_freq,    f->x,           f->h,           f->branch,      f->q,           f->k,
-                         f->shared,      f->v,           f->att,         f->cs,          f->gate,        f->row_scratch,
-                         f->rows,        f->scores,      f->router_probs, f->ids,        f->gates,       f->pair_at,
-                         f->place_row,   f->expert_act,  f->expert_out,  f->union_ids,   f->union_rows,  f->union_first,
-                         f->union_gates, f->expert_count, f->pending,    f->want_ids,    f->want_rows,   f->want_gates,
-                         f->leases,      f->glu_jobs,    f->jobs};
+    clb_attention_destroy(f);
+    void *const all[] = {
+        f->inv_freq,   f->x,           f->h,           f->branch,       f->q,           f->k,          f->shared,
+        f->v,          f->att,         f->cs,          f->gate,         f->row_scratch, f->rows,       f->router_probs,
+        f->ids,        f->gates,       f->pair_at,     f->place_row,    f->expert_act,  f->expert_out, f->union_ids,
+        f->union_rows, f->union_first, f->union_gates, f->expert_count, f->pending,     f->want_ids,   f->want_rows,
+        f->want_gates, f->leases,      f->glu_jobs,    f->jobs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     clb_acts_free(&f->acts_h);
@@ -173,23 +166,6 @@ void clb_forward_destroy(clb_forward *f)
 }
 
 /* ---- one pass ---- */
-
-static int reserve_scores(clb_forward *f, uint32_t n_kv, clb_error *err)
-{
-    const size_t need = score_floats(f->hp, n_kv);
-    if (need <= f->scores_cap)
-        return COLIBRI_OK;
-    f->scores_cap = 0;
-    const size_t cap = (need + need / 4 + 15) & ~(size_t)15;
-    for (uint32_t i = 0; i < clb_pool_workers(f->options.pool); i++) {
-        free(f->scores[i]);
-        f->scores[i] = aligned_alloc(64, cap * sizeof(float));
-        if (!f->scores[i])
-            return CLB_NOMEM(err, "attention scores");
-    }
-    f->scores_cap = cap;
-    return COLIBRI_OK;
-}
 
 static int lay_out_rows(clb_forward *f, const clb_span *spans, uint32_t n_spans, clb_error *err)
 {
@@ -234,7 +210,6 @@ struct between {
     const float *extra; /* [n_rows][n_embd] added to the branch, or NULL */
     const float *norm;  /* weights of the norm that makes h of x; NULL: nobody wants h */
     bool join;          /* add the branch to x first */
-    bool mix;           /* the branch is still to be summed from the experts' products */
     int form[CLB_MAX_ACT_FORMS];
     uint32_t n_forms; /* quantized forms of h that the next products want */
 };
@@ -247,8 +222,6 @@ static void between_row(void *ctx, uint32_t row, uint32_t worker)
     const clb_hparams *hp = f->hp;
     const struct colibri_vecops *ops = f->compute.ops;
     const size_t at = (size_t)row * hp->n_embd;
-    if (b->mix)
-        clb_forward_mix_row(f, row, f->branch + at);
     if (b->bias)
         ops->add(f->branch + at, b->bias, hp->n_embd);
     if (b->extra)
@@ -322,7 +295,7 @@ static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
     if (l->moe < 0) {
         CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff, f->branch, err));
     } else {
-        CLB_TRY(clb_forward_moe(f, l, f->branch, &to_next.mix, err));
+        CLB_TRY(clb_forward_moe(f, l, f->branch, err));
         if (l->gate.tensor) { /* shared expert: its own branch, added to the routed ones */
             CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff_shared, f->shared, err));
             to_next.extra = f->shared;
@@ -376,7 +349,7 @@ static int run_layers(clb_forward *f, clb_error *err)
                 most = n > most ? n : most;
             }
     }
-    CLB_TRY(reserve_scores(f, most, err));
+    CLB_TRY(clb_attention_reserve(f, most, err));
     if (f->model->n_moe_layers)
         clb_store_step(f->model->store, phase, f->n_rows, f->n_spans);
     clb_compute_rows(&f->compute, f->n_rows, 4, embed_row, f);

@@ -55,56 +55,6 @@ static void finish_qkv_row(void *ctx, uint32_t row, uint32_t worker)
     clb_kv_write(f->spans[r->span].kv, c->il, r->index, k, v);
 }
 
-/* One (row, KV head). */
-static void attend(const struct layer_ctx *c, uint32_t row, uint32_t kv_head, uint32_t worker, bool observe)
-{
-    const clb_forward *f = c->f;
-    const clb_hparams *hp = f->hp;
-    const struct row *r = &f->rows[row];
-    clb_kv_seq *kv = f->spans[r->span].kv;
-    const clb_kv_view view = clb_kv_view_of(kv, c->il, kv_head);
-    const uint32_t group = hp->n_heads / hp->n_kv_heads;
-    const uint32_t n_kv = view.n_before + r->index + 1;
-    const size_t stride = ((size_t)n_kv + 15) & ~(size_t)15;
-    float *max_sum = f->scores[worker] + f->scores_cap - 2 * group;
-    struct colibri_attention_args args = {
-        .struct_size = sizeof args,
-        .n_heads = group,
-        .k_dim = hp->k_dim,
-        .v_dim = hp->v_dim,
-        .n_kv = n_kv,
-        .page_tokens = f->options.kv_layout.page_tokens,
-        .k_type = f->options.kv_layout.type,
-        .v_type = f->options.kv_layout.type,
-        .k_pages = view.k_pages,
-        .v_pages = view.v_pages,
-        .q = f->q + ((size_t)row * hp->n_heads + (size_t)kv_head * group) * hp->k_dim,
-        .q_stride = hp->k_dim,
-        .scale = hp->attention_scale,
-        .scores = f->scores[worker],
-        .score_stride = stride,
-        .out = f->att + ((size_t)row * hp->n_heads + (size_t)kv_head * group) * hp->v_dim,
-        .out_stride = hp->v_dim,
-        .max_sum = observe ? max_sum : NULL,
-    };
-    f->compute.ops->attention(&args);
-    if (observe)
-        clb_kv_observe(kv, c->il, kv_head, args.scores, stride, max_sum, group, n_kv);
-}
-
-static void attend_task(void *ctx, uint32_t task, uint32_t worker)
-{
-    const struct layer_ctx *c = ctx;
-    const uint32_t n_kv_heads = c->f->hp->n_kv_heads;
-    const uint32_t row = task / n_kv_heads, kv_head = task % n_kv_heads;
-    const clb_span *span = &c->f->spans[c->f->rows[row].span];
-    if (!clb_kv_seq_needs(span->kv))
-        attend(c, row, kv_head, worker, false);
-    else if (c->f->rows[row].index == 0) /* probabilities add up in row order: one task takes the whole span */
-        for (uint32_t i = 0; i < span->n; i++)
-            attend(c, row + i, kv_head, worker, true);
-}
-
 int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
@@ -122,7 +72,7 @@ int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)
     clb_compute_phase(&f->compute, CLB_PHASE_ROPE);
     clb_compute_rows(&f->compute, f->n_rows, 4, finish_qkv_row, &ctx);
     clb_compute_phase(&f->compute, CLB_PHASE_ATTENTION);
-    clb_compute_rows(&f->compute, f->n_rows * hp->n_kv_heads, 1, attend_task, &ctx);
+    clb_attention_run(f, il);
     clb_compute_phase(&f->compute, CLB_PHASE_ATTN_OUT);
     clb_acts_set(&f->acts_att, f->att, no, f->n_rows, (uint32_t)no);
     const clb_job out = {&l->o.m, l->o.m.data, &f->acts_att, NULL, 0, f->n_rows, f->branch, hp->n_embd};

@@ -1,6 +1,6 @@
 /* Exact definition of attention over kept positions.
  *
- * For head h and kept position i (segment g = i / 512, G = number of segments):
+ * For a query (row r, head h), which sees n = n_kv + r kept positions in segments of 512 (G of them):
  *   s[i]   = dot16(q, k[i]) * scale             16 virtual lanes over k_dim, F16 keys widened exactly
  *   m_g    = max of s over the segment           starts at -inf, a NaN is passed over
  *   p[i]   = exp(s[i] - m_g)
@@ -12,9 +12,11 @@
  *   o[d]   = fma(o_g[d], e_g, o[d]) for g in order, from 0
  *   out[d] = o[d] / L
  *
- * With one segment and no sink this is plain softmax attention: e_0 = exp(0) = 1 exactly. Scores beyond n_kv, up to
- * the next multiple of 16, have no defined value on return. A score of +inf or a NaN makes its head's L NaN (or, for
- * all scores -inf, -inf minus -inf does), and with it all of its output. */
+ * With one segment and no sink this is plain softmax attention: e_0 = exp(0) = 1 exactly. A score of +inf or a NaN
+ * makes its query's L NaN (or, for all scores -inf, -inf minus -inf does), and with it all of its output.
+ *
+ * Segments do not depend on each other, so they may be computed in any order and by several threads; what is left of
+ * one is m_g, l_g and o_g, not its scores. */
 #include "ops/ops.h"
 
 #include "colibri/numerics.h"
@@ -25,91 +27,101 @@ static const void *position(const void *const *pages, uint32_t page_tokens, uint
     return (const char *)pages[i / page_tokens] + (size_t)(i % page_tokens) * dim * elem;
 }
 
-static void score_head(const struct colibri_attention_args *a, uint32_t h)
+static uint32_t segments_of(uint32_t n)
 {
-    const float *const q = a->q + h * a->q_stride;
-    float *const s = a->scores + h * a->score_stride;
-    for (uint32_t i = 0; i < a->n_kv; i++) {
-        const void *const k = position(a->k_pages, a->page_tokens, i, a->k_dim, a->k_type);
+    return (n + COLIBRI_ATTN_SEGMENT - 1) / COLIBRI_ATTN_SEGMENT;
+}
+
+/* o_g[v_dim], m_g, l_g of one query and segment. */
+static float *part_of(const struct colibri_attention_args *a, size_t query, uint32_t g)
+{
+    return a->parts + (query * segments_of(a->n_kv + a->n_rows - 1) + g) * colibri_attn_part_floats(a->v_dim);
+}
+
+static void score(const struct colibri_attention_args *a, const float *q, uint32_t begin, uint32_t n, float *s)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const void *const k = position(a->k_pages, a->page_tokens, begin + i, a->k_dim, a->k_type);
         const float dot =
             a->k_type == COLIBRI_TYPE_F32 ? colibri_dot_f32(k, q, a->k_dim) : colibri_dot_f16(k, q, a->k_dim);
         s[i] = dot * a->scale;
     }
 }
 
-static float segment_max(const float *s, uint32_t n)
+static void segment(const struct colibri_attention_args *a, uint32_t row, uint32_t h, uint32_t g)
 {
-    float max = -INFINITY;
+    const size_t query = (size_t)row * a->n_heads + h;
+    const uint32_t begin = g * COLIBRI_ATTN_SEGMENT, left = a->n_kv + row - begin;
+    const uint32_t n = left < COLIBRI_ATTN_SEGMENT ? left : COLIBRI_ATTN_SEGMENT;
+    float *const p = a->weights + query * COLIBRI_ATTN_SEGMENT;
+    float *const o = part_of(a, query, g);
+    score(a, a->q + row * a->q_row_stride + h * a->q_stride, begin, n, p);
+    if (a->scores)
+        memcpy(a->scores + query * a->score_stride + begin, p, n * sizeof(float));
+
+    float max = -INFINITY, lane[COLIBRI_LANES] = {0};
     for (uint32_t i = 0; i < n; i++)
-        max = s[i] > max ? s[i] : max;
-    return max;
-}
-
-static uint32_t segment_size(uint32_t n_kv, uint32_t begin)
-{
-    return n_kv - begin < COLIBRI_ATTN_SEGMENT ? n_kv - begin : COLIBRI_ATTN_SEGMENT;
-}
-
-/* out += e * (values of one segment weighted by p) */
-static void add_values(const struct colibri_attention_args *a, uint32_t begin, uint32_t n, const float *p, float e,
-                       float *out)
-{
-    for (uint32_t d = 0; d < a->v_dim; d++) {
-        float o = 0.0f;
-        for (uint32_t i = 0; i < n; i++) {
-            const void *const v = position(a->v_pages, a->page_tokens, begin + i, a->v_dim, a->v_type);
+        max = p[i] > max ? p[i] : max;
+    for (uint32_t i = 0; i < n; i++) {
+        p[i] = colibri_expf(p[i] - max);
+        lane[i % COLIBRI_LANES] += p[i];
+    }
+    for (uint32_t d = 0; d < a->v_dim; d++)
+        o[d] = 0.0f;
+    o[a->v_dim] = max;
+    o[a->v_dim + 1] = colibri_lanes_sum(lane);
+    for (uint32_t i = 0; i < n; i++) {
+        const void *const v = position(a->v_pages, a->page_tokens, begin + i, a->v_dim, a->v_type);
+        for (uint32_t d = 0; d < a->v_dim; d++) {
             const float x =
                 a->v_type == COLIBRI_TYPE_F32 ? ((const float *)v)[d] : colibri_f16_f32(((const colibri_f16 *)v)[d]);
-            o = fmaf(p[i], x, o);
+            o[d] = fmaf(p[i], x, o[d]);
         }
-        out[d] = fmaf(o, e, out[d]);
     }
 }
 
-static void attend_head(const struct colibri_attention_args *a, uint32_t h)
+static void combine(const struct colibri_attention_args *a, uint32_t row, uint32_t h)
 {
-    const float *const s = a->scores + h * a->score_stride;
-    float *const out = a->out + h * a->out_stride;
-
-    float max = -INFINITY;
-    for (uint32_t begin = 0; begin < a->n_kv; begin += COLIBRI_ATTN_SEGMENT) {
-        const float m = segment_max(s + begin, segment_size(a->n_kv, begin));
+    const size_t query = (size_t)row * a->n_heads + h;
+    const uint32_t n_segments = segments_of(a->n_kv + row), v_dim = a->v_dim;
+    float *const out = a->out + row * a->out_row_stride + h * a->out_stride;
+    float max = -INFINITY, sum = 0.0f;
+    for (uint32_t g = 0; g < n_segments; g++) {
+        const float m = part_of(a, query, g)[v_dim];
         max = m > max ? m : max;
     }
     if (a->sinks)
         max = a->sinks[h] > max ? a->sinks[h] : max;
     max = max + 0.0f;
 
-    float sum = 0.0f;
-    for (uint32_t d = 0; d < a->v_dim; d++)
+    for (uint32_t d = 0; d < v_dim; d++)
         out[d] = 0.0f;
-    for (uint32_t begin = 0; begin < a->n_kv; begin += COLIBRI_ATTN_SEGMENT) {
-        const uint32_t n = segment_size(a->n_kv, begin);
-        const float m = segment_max(s + begin, n);
-        float p[COLIBRI_ATTN_SEGMENT];
-        float lane[COLIBRI_LANES] = {0};
-        for (uint32_t i = 0; i < n; i++) {
-            p[i] = colibri_expf(s[begin + i] - m);
-            lane[i % COLIBRI_LANES] += p[i];
-        }
-        const float e = colibri_expf(m - max);
-        sum = fmaf(colibri_lanes_sum(lane), e, sum);
-        add_values(a, begin, n, p, e, out);
+    for (uint32_t g = 0; g < n_segments; g++) {
+        const float *const o = part_of(a, query, g);
+        const float e = colibri_expf(o[v_dim] - max);
+        sum = fmaf(o[v_dim + 1], e, sum);
+        for (uint32_t d = 0; d < v_dim; d++)
+            out[d] = fmaf(o[d], e, out[d]);
     }
     if (a->sinks)
         sum = sum + colibri_expf(a->sinks[h] - max);
-    for (uint32_t d = 0; d < a->v_dim; d++)
+    for (uint32_t d = 0; d < v_dim; d++)
         out[d] = out[d] / sum;
     if (a->max_sum) {
-        a->max_sum[2 * h] = max;
-        a->max_sum[2 * h + 1] = sum;
+        a->max_sum[2 * query] = max;
+        a->max_sum[2 * query + 1] = sum;
     }
 }
 
-void clb_ref_attention(const struct colibri_attention_args *args)
+void clb_ref_attention(const struct colibri_attention_args *a)
 {
-    for (uint32_t h = 0; h < args->n_heads; h++) {
-        score_head(args, h);
-        attend_head(args, h);
-    }
+    for (uint32_t row = 0; row < a->n_rows; row++)
+        for (uint32_t h = 0; h < a->n_heads; h++) {
+            const uint32_t n_segments = segments_of(a->n_kv + row);
+            const uint32_t end = a->segment_end < n_segments ? a->segment_end : n_segments;
+            for (uint32_t g = a->segment_begin; (a->stages & COLIBRI_ATTN_SEGMENTS) && g < end; g++)
+                segment(a, row, h, g);
+            if (a->stages & COLIBRI_ATTN_COMBINE)
+                combine(a, row, h);
+        }
 }

@@ -39,8 +39,8 @@ INLINE float exp_sum(const float *x, size_t n, float max, float *p)
     struct lanes lane = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        const __m256 lo = exp256(_mm256_sub_ps(_mm256_loadu_ps(x + i), m));
-        const __m256 hi = exp256(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), m));
+        const __m256 lo = exp_below(_mm256_sub_ps(_mm256_loadu_ps(x + i), m));
+        const __m256 hi = exp_below(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), m));
         _mm256_storeu_ps(p + i, lo);
         _mm256_storeu_ps(p + i + 8, hi);
         lane.lo = _mm256_add_ps(lane.lo, lo);
@@ -50,9 +50,9 @@ INLINE float exp_sum(const float *x, size_t n, float max, float *p)
         const size_t left = n - i;
         const __m256i mlo = first8(left), mhi = first8(left > 8 ? left - 8 : 0);
         const __m256 lo =
-            _mm256_and_ps(_mm256_castsi256_ps(mlo), exp256(_mm256_sub_ps(_mm256_maskload_ps(x + i, mlo), m)));
+            _mm256_and_ps(_mm256_castsi256_ps(mlo), exp_below(_mm256_sub_ps(_mm256_maskload_ps(x + i, mlo), m)));
         const __m256 hi =
-            _mm256_and_ps(_mm256_castsi256_ps(mhi), exp256(_mm256_sub_ps(_mm256_maskload_ps(x + i + 8, mhi), m)));
+            _mm256_and_ps(_mm256_castsi256_ps(mhi), exp_below(_mm256_sub_ps(_mm256_maskload_ps(x + i + 8, mhi), m)));
         _mm256_maskstore_ps(p + i, mlo, lo);
         _mm256_maskstore_ps(p + i + 8, mhi, hi);
         lane.lo = _mm256_add_ps(lane.lo, lo);

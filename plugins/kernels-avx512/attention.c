@@ -1,15 +1,64 @@
-/* Attention of the query heads of one KV head. Definition: core/ops/attention.c.
+/* Attention of the queries that share one KV head. Definition: core/ops/attention.c.
  *
- * Keys are float rows and queries activations, so scores are dot_tile products. Values: registers hold a stretch of
- * the head dimension of up to four heads, positions are added in order. Within a segment all heads take their turn
- * while its keys or values are in the L2 cache. */
+ * Up to BLOCK queries go through a segment together. Keys and values are widened to F32 in steps of
+ * 16 to 64 positions, which stay in the L1 cache while the queries pass by in fours. A score tile is 4 keys x 4 queries
+ * in 16 registers, whose 16 sums are made by one transposing tree. A value tile is up to 5 registers of the head
+ * dimension x 4 queries; its sums rest in `parts` between blocks of positions. One to three queries (decode) read keys
+ * and values as they are: widening them first would not pay.
+ *
+ * The queries of a four may see different numbers of positions. Scores beyond a query's last are computed and not used;
+ * values are added to all four as far as all of them see, and to each alone from there. */
 #include "dot.h"
 #include "vecops.h"
 
 #define SEGMENT   COLIBRI_ATTN_SEGMENT
-#define MAX_HEADS 64 /* per pass over the positions */
+#define BLOCK     64u   /* queries at a time */
+#define WIDE      4096u /* floats of widened keys or values */
+#define KEYS      16u   /* positions: steps are multiples of it, and */
+#define STEP      64u   /* this at most */
+#define PANEL     128u  /* dimensions of a step through the values */
+#define WIDE_FROM 4u    /* queries for which widening pays */
 
-/* Addresses of positions [begin, begin + n). */
+/* Some queries of a call. Arrays are filled up to whole fours by repeating the last query: what is computed for it
+ * twice is the same, and stored to the same place. */
+struct queries {
+    const struct colibri_attention_args *a;
+    uint32_t first, n;
+    const float *q[BLOCK];
+    uint32_t seen[BLOCK]; /* positions */
+    float *part[BLOCK];   /* of the segment at hand */
+    float *score[BLOCK];
+    float *weight[BLOCK];
+};
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Positions whose `dims` floats fit into WIDE; 0 if that is no whole KEYS. */
+static uint32_t step_of(size_t dims)
+{
+    return least((uint32_t)(WIDE / dims) & ~(KEYS - 1), STEP);
+}
+
+static uint32_t segments_of(uint32_t n)
+{
+    return (n + SEGMENT - 1) / SEGMENT;
+}
+
+static size_t elem_bytes(uint32_t type)
+{
+    return type == COLIBRI_TYPE_F32 ? 4 : 2;
+}
+
+/* Positions of the segment from `begin` on that query t sees, `most` at most. */
+static uint32_t visible(const struct queries *b, uint32_t t, uint32_t begin, uint32_t most)
+{
+    return b->seen[t] <= begin ? 0 : least(b->seen[t] - begin, most);
+}
+
+/* Addresses of positions [begin, begin + n), and the last one again up to a whole KEYS. */
 static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row_bytes, uint32_t begin, uint32_t n,
                       const void **row)
 {
@@ -21,79 +70,175 @@ static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row
             page++;
         }
     }
+    for (uint32_t i = n; i % KEYS; i++)
+        row[i] = row[n - 1];
 }
 
-static size_t elem_bytes(uint32_t type)
+/* `dims` (rounded up to whole lines, zeros behind the `left` that exist) of n rows from dimension d on. */
+static void widen(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, uint32_t type, float *to)
 {
-    return type == COLIBRI_TYPE_F32 ? 4 : 2;
+    const __mmask16 tail = first16(left % 16 ? left % 16 : 16);
+    for (uint32_t i = 0; i < n; i++, to += dims) {
+        size_t k = 0;
+        for (; k + 16 <= left; k += 16)
+            _mm512_store_ps(to + k, type == COLIBRI_TYPE_F32 ? load_row(row[i], d + k, COLIBRI_TYPE_F32)
+                                                             : load_row(row[i], d + k, COLIBRI_TYPE_F16));
+        if (k < left)
+            _mm512_store_ps(to + k, type == COLIBRI_TYPE_F32 ? load_row_tail(row[i], d + k, COLIBRI_TYPE_F32, tail)
+                                                             : load_row_tail(row[i], d + k, COLIBRI_TYPE_F16, tail));
+    }
 }
 
 /* ---- scores ---------------------------------------------------------------------------------------------- */
 
-/* Scores of heads h.. (count of them) with the positions of rows k[0 .. valid) from i on. */
-INLINE void score_tile(const struct colibri_attention_args *a, uint32_t i, const void *const *k, uint32_t valid,
-                       uint32_t h, uint32_t count, const int rows, const int tile, const uint32_t type)
+/* How many of the `most` positions from `begin` on any query of the four sees. */
+static uint32_t seen_by_four(const struct queries *b, uint32_t t, uint32_t begin, uint32_t most)
 {
-    const void *w[8];
-    const float *q[4];
-    __m512 acc[16];
-    for (uint32_t r = 0; r < (uint32_t)rows; r++)
-        w[r] = k[r < valid ? r : valid - 1];
-    for (uint32_t t = 0; t < (uint32_t)tile; t++)
-        q[t] = a->q + (h + (t < count ? t : count - 1)) * a->q_stride;
-    dot_tile(w, q, a->k_dim, rows, tile, type, acc);
-    const __m128 scale = _mm_set1_ps(a->scale);
-    UNROLL
-    for (int t = 0; t < tile; t++) {
-        if ((uint32_t)t >= count)
-            continue;
-        float *const s = a->scores + (h + (uint32_t)t) * a->score_stride + i;
+    uint32_t n = 0;
+    for (uint32_t j = 0; j < 4; j++) {
+        const uint32_t v = visible(b, t + j, begin, most);
+        n = v > n ? v : n;
+    }
+    return n;
+}
+
+/* Scores of n widened keys, rounded up to whole fours, with four queries. */
+INLINE void score_four(const float *k, uint32_t n, const float *const *query, uint32_t dim, float *const *to, float by,
+                       uint32_t at, const uint32_t lines, const int whole)
+{
+    const float *const q[4] = {query[0], query[1], query[2], query[3]};
+    float *const s[4] = {to[0] + at, to[1] + at, to[2] + at, to[3] + at};
+    const __mmask16 tail = first16(dim - 16 * (lines - 1));
+    const __m512 scale = _mm512_set1_ps(by);
+    for (uint32_t r = 0; r < n; r += 4) {
+        __m512 acc[16];
         UNROLL
-        for (int r = 0; r < rows; r += 4)
-            if ((uint32_t)r < valid)
-                _mm_mask_storeu_ps(s + r, (__mmask8)(first16(valid - (uint32_t)r) & 15u),
-                                   _mm_mul_ps(dot_sum4(acc, r, tile, t), scale));
+        for (int j = 0; j < 16; j++)
+            acc[j] = _mm512_setzero_ps();
+        UNROLL
+        for (uint32_t l = 0; l < lines; l++) {
+            __m512 x[4];
+            UNROLL
+            for (int t = 0; t < 4; t++)
+                x[t] = whole || l + 1 < lines ? _mm512_loadu_ps(q[t] + 16 * l)
+                                              : _mm512_maskz_loadu_ps(tail, q[t] + 16 * l);
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                const __m512 w = _mm512_load_ps(k + 16 * ((size_t)j * lines + l));
+                UNROLL
+                for (int t = 0; t < 4; t++)
+                    acc[4 * j + t] = _mm512_fmadd_ps(w, x[t], acc[4 * j + t]);
+            }
+        }
+        k += 64 * (size_t)lines;
+        const __m512 v = _mm512_mul_ps(fold_lanes(acc, 1, 4), scale);
+        _mm_storeu_ps(s[0] + r, _mm512_castps512_ps128(v));
+        _mm_storeu_ps(s[1] + r, _mm512_extractf32x4_ps(v, 1));
+        _mm_storeu_ps(s[2] + r, _mm512_extractf32x4_ps(v, 2));
+        _mm_storeu_ps(s[3] + r, _mm512_extractf32x4_ps(v, 3));
     }
 }
 
-INLINE void score_positions(const struct colibri_attention_args *a, uint32_t begin, uint32_t n, const void *const *k,
-                            uint32_t h0, uint32_t h1, const uint32_t type)
+/* The usual dimensions are unrolled. */
+static void score_wide(const struct queries *b, uint32_t begin, uint32_t i, uint32_t most, const float *k)
 {
-    for (uint32_t i = 0; i < n; i += 8)
-        for (uint32_t h = h0; h < h1;) {
-            const uint32_t left = h1 - h, valid = n - i;
-            const uint32_t count = left < 4 ? left : 4;
-            if (left == 1) {
-                score_tile(a, begin + i, k + i, valid, h, 1, 8, 1, type);
-            } else if (left == 2) {
-                score_tile(a, begin + i, k + i, valid, h, 2, 4, 2, type);
-                if (valid > 4)
-                    score_tile(a, begin + i + 4, k + i + 4, valid - 4, h, 2, 4, 2, type);
-            } else {
-                score_tile(a, begin + i, k + i, valid, h, count, 4, 4, type);
-                if (valid > 4)
-                    score_tile(a, begin + i + 4, k + i + 4, valid - 4, h, count, 4, 4, type);
-            }
-            h += count;
+    const uint32_t dim = b->a->k_dim, lines = (dim + 15) / 16;
+    const float by = b->a->scale;
+    for (uint32_t t = 0; t < b->n; t += 4) {
+        const uint32_t n = seen_by_four(b, t, begin + i, most);
+        switch (dim) {
+        case 64:
+            score_four(k, n, b->q + t, 64, b->score + t, by, i, 4, 1);
+            break;
+        case 80:
+            score_four(k, n, b->q + t, 80, b->score + t, by, i, 5, 1);
+            break;
+        case 96:
+            score_four(k, n, b->q + t, 96, b->score + t, by, i, 6, 1);
+            break;
+        case 128:
+            score_four(k, n, b->q + t, 128, b->score + t, by, i, 8, 1);
+            break;
+        default:
+            score_four(k, n, b->q + t, dim, b->score + t, by, i, lines, 0);
+            break;
         }
+    }
+}
+
+/* Scores of positions i .. i + 16 of the segment, whose keys are k[0 .. 16), read as they are. */
+INLINE void score_keys(const struct queries *b, uint32_t begin, uint32_t i, const void *const *k, const uint32_t type)
+{
+    const uint32_t dim = b->a->k_dim;
+    const __m512 scale = _mm512_set1_ps(b->a->scale);
+    __m512 acc[16];
+    for (uint32_t t = 0; t < b->n; t += 4) {
+        const float *const *const q = b->q + t;
+        const uint32_t n = seen_by_four(b, t, begin + i, KEYS);
+        if (b->n - t == 1) {
+            dot_tile(k, q, dim, 16, 1, type, acc);
+            _mm512_storeu_ps(b->score[t] + i, _mm512_mul_ps(fold_lanes(acc, 4, 1), scale));
+        } else if (b->n - t == 2) {
+            for (uint32_t r = 0; r < n; r += 8) {
+                dot_tile(k + r, q, dim, 8, 2, type, acc); /* acc[2 * key + query] */
+                __m512 order[16];
+                UNROLL
+                for (int j = 0; j < 16; j++) /* block 2 * query + half, element key % 4 */
+                    order[4 * (2 * (j % 2) + j / 8) + j / 2 % 4] = acc[j];
+                const __m512 s = _mm512_mul_ps(fold_lanes(order, 4, 1), scale);
+                _mm256_storeu_ps(b->score[t] + i + r, _mm512_castps512_ps256(s));
+                _mm256_storeu_ps(b->score[t + 1] + i + r, _mm512_extractf32x8_ps(s, 1));
+            }
+        } else {
+            for (uint32_t r = 0; r < n; r += 4) {
+                dot_tile(k + r, q, dim, 4, 4, type, acc); /* acc[4 * key + query] */
+                const __m512 s = _mm512_mul_ps(fold_lanes(acc, 1, 4), scale);
+                _mm_storeu_ps(b->score[t] + i + r, _mm512_castps512_ps128(s));
+                _mm_storeu_ps(b->score[t + 1] + i + r, _mm512_extractf32x4_ps(s, 1));
+                _mm_storeu_ps(b->score[t + 2] + i + r, _mm512_extractf32x4_ps(s, 2));
+                _mm_storeu_ps(b->score[t + 3] + i + r, _mm512_extractf32x4_ps(s, 3));
+            }
+        }
+    }
+}
+
+static void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
+{
+    const struct colibri_attention_args *const a = b->a;
+    const size_t dims = ((size_t)a->k_dim + 15) & ~(size_t)15;
+    const uint32_t step = step_of(dims);
+    if (b->n >= WIDE_FROM && step) {
+        _Alignas(64) float wide[WIDE];
+        for (uint32_t i = 0; i < n; i += step) {
+            const uint32_t count = least(n - i, step);
+            widen(k + i, (count + 3) & ~3u, 0, a->k_dim, dims, a->k_type, wide);
+            score_wide(b, begin, i, count, wide);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < n; i += KEYS)
+        if (a->k_type == COLIBRI_TYPE_F32)
+            score_keys(b, begin, i, k + i, COLIBRI_TYPE_F32);
+        else
+            score_keys(b, begin, i, k + i, COLIBRI_TYPE_F16);
 }
 
 /* ---- weights --------------------------------------------------------------------------------------------- */
 
-/* p[i] = exp(s[i] - max); returns their sum. */
+/* p[i] = exp(s[i] - max); returns their sum. p may be s. */
 static float exp_segment(const float *s, uint32_t n, float max, float *p)
 {
     const __m512 m = _mm512_set1_ps(max);
     __m512 lane = _mm512_setzero_ps();
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        const __m512 e = exp512(_mm512_sub_ps(_mm512_loadu_ps(s + i), m));
+        const __m512 e = exp_below(_mm512_sub_ps(_mm512_loadu_ps(s + i), m));
         _mm512_storeu_ps(p + i, e);
         lane = _mm512_add_ps(lane, e);
     }
     if (i < n) {
         const __mmask16 mask = first16(n - i);
-        const __m512 e = exp512(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, s + i), m));
+        const __m512 e = exp_below(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, s + i), m));
         _mm512_mask_storeu_ps(p + i, mask, e);
         lane = _mm512_mask_add_ps(lane, mask, lane, e);
     }
@@ -107,126 +252,222 @@ static float exp1(float x)
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* out[h] += e[h] * sum of p[h][i] * v[i], for dimensions d .. d + 16 * vecs (those that exist) of `heads` heads. */
-INLINE void value_tile(const struct colibri_attention_args *a, const void *const *v, uint32_t n, float (*p)[SEGMENT],
-                       const float *e, uint32_t h, uint32_t count, uint32_t d, const int heads, const int vecs,
-                       const uint32_t type)
+/* o[t] += sum of p[t][i] * v[i], 16 * vecs dimensions: d.. of v, at.. of o. */
+INLINE void value_tile(const void *const *v, uint32_t d, uint32_t n, float *const *p, uint32_t i0, float *const *o,
+                       uint32_t at, const int queries, const int vecs, const uint32_t type)
 {
-    __m512 acc[16];
-    __mmask16 mask[8];
+    __m512 acc[24];
+    float *to[4];
+    const float *w[4];
+    const size_t offset = d * elem_bytes(type);
     UNROLL
-    for (int k = 0; k < vecs; k++) {
-        const uint32_t at = d + 16 * (uint32_t)k;
-        mask[k] = at < a->v_dim ? first16(a->v_dim - at) : 0;
+    for (int t = 0; t < queries; t++) {
+        to[t] = o[t] + at;
+        w[t] = p[t] + i0;
+        UNROLL
+        for (int k = 0; k < vecs; k++)
+            acc[t * vecs + k] = _mm512_load_ps(to[t] + 16 * k);
     }
-    UNROLL
-    for (int k = 0; k < heads * vecs; k++)
-        acc[k] = _mm512_setzero_ps();
-    const int whole = a->v_dim - d >= 16 * (uint32_t)vecs;
     for (uint32_t i = 0; i < n; i++) {
+        const void *const row = (const char *)v[i] + offset;
         __m512 x[8];
         UNROLL
-        for (int k = 0; k < vecs; k++) {
-            const uint32_t at = d + 16 * (uint32_t)k;
-            x[k] = whole ? load_row(v[i], at, type) : load_row_tail(v[i], at, type, mask[k]);
-        }
+        for (int k = 0; k < vecs; k++)
+            x[k] = load_row(row, 16 * (size_t)k, type);
         UNROLL
-        for (int t = 0; t < heads; t++) {
-            const __m512 w = _mm512_set1_ps(p[t][i]);
+        for (int t = 0; t < queries; t++) {
+            const __m512 wv = _mm512_set1_ps(w[t][i]);
             UNROLL
             for (int k = 0; k < vecs; k++)
-                acc[t * vecs + k] = _mm512_fmadd_ps(w, x[k], acc[t * vecs + k]);
+                acc[t * vecs + k] = _mm512_fmadd_ps(wv, x[k], acc[t * vecs + k]);
         }
     }
     UNROLL
-    for (int t = 0; t < heads; t++) {
-        if ((uint32_t)t >= count)
-            continue;
-        const __m512 ev = _mm512_set1_ps(e[t]);
-        float *const out = a->out + (h + (uint32_t)t) * a->out_stride + d;
+    for (int t = 0; t < queries; t++) {
         UNROLL
-        for (int k = 0; k < vecs; k++) {
-            const __m512 o = _mm512_maskz_loadu_ps(mask[k], out + 16 * k);
-            _mm512_mask_storeu_ps(out + 16 * k, mask[k], _mm512_fmadd_ps(acc[t * vecs + k], ev, o));
+        for (int k = 0; k < vecs; k++)
+            _mm512_store_ps(to[t] + 16 * k, acc[t * vecs + k]);
+    }
+}
+
+/* Four queries (or fewer, repeated), all dimensions of a panel in tiles of 3 to 5 lines. */
+INLINE void value_four(const void *const *v, uint32_t d, uint32_t n, float *const *p, uint32_t i0, float *const *o,
+                       uint32_t at, uint32_t lines, const uint32_t type)
+{
+    for (uint32_t k = 0; k < lines;) {
+        const uint32_t left = lines - k, part = left == 6 ? 3 : left == 5 || left < 4 ? left : 4;
+        const uint32_t dk = d + 16 * k, ok = at + 16 * k;
+        switch (part) {
+        case 5:
+            value_tile(v, dk, n, p, i0, o, ok, 4, 5, type);
+            break;
+        case 4:
+            value_tile(v, dk, n, p, i0, o, ok, 4, 4, type);
+            break;
+        case 3:
+            value_tile(v, dk, n, p, i0, o, ok, 4, 3, type);
+            break;
+        case 2:
+            value_tile(v, dk, n, p, i0, o, ok, 4, 2, type);
+            break;
+        default:
+            value_tile(v, dk, n, p, i0, o, ok, 4, 1, type);
+            break;
+        }
+        k += part;
+    }
+}
+
+/* `queries` of them, one or two. */
+INLINE void value_few(const void *const *v, uint32_t d, uint32_t n, float *const *p, uint32_t i0, float *const *o,
+                      uint32_t at, uint32_t lines, const int queries, const uint32_t type)
+{
+    uint32_t k = 0;
+    for (; k + 8 <= lines; k += 8)
+        value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 8, type);
+    for (; k + 4 <= lines; k += 4)
+        value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 4, type);
+    for (; k < lines; k++)
+        value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 1, type);
+}
+
+/* Positions begin + i0 .. begin + i0 + n, whose values are v[0 .. n), dimensions at .. at + 16 * lines. */
+INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uint32_t n, const void *const *v,
+                       uint32_t d, uint32_t at, uint32_t lines, const uint32_t type)
+{
+    for (uint32_t t = 0; t < b->n; t += 4) {
+        const uint32_t count = least(b->n - t, 4);
+        uint32_t all = n;
+        for (uint32_t j = 0; j < 4; j++)
+            all = visible(b, t + j, begin + i0, all);
+        float *const *const p = b->weight + t;
+        float *const *const o = b->part + t;
+        if (count > 2)
+            value_four(v, d, all, p, i0, o, at, lines, type);
+        else if (count == 2)
+            value_few(v, d, all, p, i0, o, at, lines, 2, type);
+        else
+            value_few(v, d, all, p, i0, o, at, lines, 1, type);
+        for (uint32_t j = 0; j < count; j++) {
+            const uint32_t more = visible(b, t + j, begin + i0, n) - all;
+            if (more)
+                value_few(v + all, d, more, p + j, i0 + all, o + j, at, lines, 1, type);
         }
     }
 }
 
-INLINE void add_values(const struct colibri_attention_args *a, const void *const *v, uint32_t n, float (*p)[SEGMENT],
-                       const float *e, uint32_t h, uint32_t count, const uint32_t type)
+static void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
 {
-    if (count == 1)
-        for (uint32_t d = 0; d < a->v_dim; d += 128)
-            value_tile(a, v, n, p, e, h, 1, d, 1, 8, type);
-    else if (count == 2)
-        for (uint32_t d = 0; d < a->v_dim; d += 64)
-            value_tile(a, v, n, p, e, h, 2, d, 2, 4, type);
-    else
-        for (uint32_t d = 0; d < a->v_dim; d += 64)
-            value_tile(a, v, n, p, e, h, count, d, 4, 4, type);
+    const struct colibri_attention_args *const a = b->a;
+    const uint32_t lines = (a->v_dim + 15) / 16;
+    _Alignas(64) float wide[WIDE];
+    const void *row[STEP];
+    if (b->n < WIDE_FROM && a->v_dim % 16 == 0) {
+        if (a->v_type == COLIBRI_TYPE_F32)
+            add_values(b, begin, 0, n, v, 0, 0, lines, COLIBRI_TYPE_F32);
+        else
+            add_values(b, begin, 0, n, v, 0, 0, lines, COLIBRI_TYPE_F16);
+        return;
+    }
+    for (uint32_t d = 0; d < a->v_dim; d += PANEL) {
+        const uint32_t left = least(a->v_dim - d, PANEL), part = (left + 15) / 16, step = step_of(16 * part);
+        for (uint32_t i = 0; i < step; i++)
+            row[i] = wide + (size_t)i * 16 * part;
+        for (uint32_t i = 0; i < n; i += step) {
+            const uint32_t count = least(n - i, step);
+            widen(v + i, count, d, left, (size_t)16 * part, a->v_type, wide);
+            add_values(b, begin, i, count, row, 0, d, part, COLIBRI_TYPE_F32);
+        }
+    }
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------------- */
 
-static void attend(const struct colibri_attention_args *a, uint32_t h0, uint32_t h1)
+static float *part_of(const struct colibri_attention_args *a, uint32_t query, uint32_t g)
 {
+    return a->parts + ((size_t)query * segments_of(a->n_kv + a->n_rows - 1) + g) * colibri_attn_part_floats(a->v_dim);
+}
+
+/* m_g and l_g follow the lines of o_g. */
+static float *part_sums(const struct colibri_attention_args *a, float *part)
+{
+    return part + ((a->v_dim + 15) & ~15u);
+}
+
+static void attend_segment(struct queries *b, uint32_t g)
+{
+    const struct colibri_attention_args *const a = b->a;
+    const uint32_t begin = g * SEGMENT;
+    const uint32_t n = visible(b, b->n - 1, begin, SEGMENT); /* the last query sees most */
     const void *row[SEGMENT];
-    float max[MAX_HEADS], sum[MAX_HEADS];
-    for (uint32_t begin = 0; begin < a->n_kv; begin += SEGMENT) {
-        const uint32_t n = a->n_kv - begin < SEGMENT ? a->n_kv - begin : SEGMENT;
-        find_rows(a->k_pages, a->page_tokens, a->k_dim * elem_bytes(a->k_type), begin, n, row);
-        if (a->k_type == COLIBRI_TYPE_F32)
-            score_positions(a, begin, n, row, h0, h1, COLIBRI_TYPE_F32);
-        else
-            score_positions(a, begin, n, row, h0, h1, COLIBRI_TYPE_F16);
+    for (uint32_t t = 0; t < BLOCK && t < ((b->n + 3) & ~3u); t++) {
+        const uint32_t query = b->first + least(t, b->n - 1);
+        b->part[t] = part_of(a, query, g);
+        b->weight[t] = a->weights + (size_t)query * SEGMENT;
+        b->score[t] = a->scores ? a->scores + query * a->score_stride + begin : b->weight[t];
     }
-    for (uint32_t h = h0; h < h1; h++) {
-        float m = max_of(a->scores + h * a->score_stride, a->n_kv);
-        if (a->sinks)
-            m = a->sinks[h] > m ? a->sinks[h] : m;
-        max[h - h0] = m + 0.0f;
-        sum[h - h0] = 0.0f;
-        memset(a->out + h * a->out_stride, 0, a->v_dim * sizeof(float));
+    find_rows(a->k_pages, a->page_tokens, a->k_dim * elem_bytes(a->k_type), begin, n, row);
+    score_segment(b, begin, n, row);
+    for (uint32_t t = 0; t < b->n; t++) {
+        const uint32_t seen = visible(b, t, begin, n);
+        float *const sums = part_sums(a, b->part[t]);
+        sums[0] = max_of(b->score[t], seen);
+        sums[1] = exp_segment(b->score[t], seen, sums[0], b->weight[t]);
+        memset(b->part[t], 0, ((a->v_dim + 15u) & ~(size_t)15) * sizeof(float));
     }
-    for (uint32_t begin = 0; begin < a->n_kv; begin += SEGMENT) {
-        const uint32_t n = a->n_kv - begin < SEGMENT ? a->n_kv - begin : SEGMENT;
-        find_rows(a->v_pages, a->page_tokens, a->v_dim * elem_bytes(a->v_type), begin, n, row);
-        for (uint32_t h = h0; h < h1; h += 4) {
-            const uint32_t count = h1 - h < 4 ? h1 - h : 4;
-            float p[4][SEGMENT], e[4];
-            for (uint32_t t = 0; t < count; t++) {
-                const float *const s = a->scores + (h + t) * a->score_stride + begin;
-                const float m = max_of(s, n);
-                const float l = exp_segment(s, n, m, p[t]);
-                e[t] = exp1(m - max[h - h0 + t]);
-                sum[h - h0 + t] = fmaf(l, e[t], sum[h - h0 + t]);
-            }
-            if (count == 3) /* the fourth head of the tile is not stored */
-                memset(p[3], 0, n * sizeof(float));
-            if (a->v_type == COLIBRI_TYPE_F32)
-                add_values(a, row, n, p, e, h, count, COLIBRI_TYPE_F32);
-            else
-                add_values(a, row, n, p, e, h, count, COLIBRI_TYPE_F16);
-        }
+    find_rows(a->v_pages, a->page_tokens, a->v_dim * elem_bytes(a->v_type), begin, n, row);
+    value_segment(b, begin, n, row);
+}
+
+static void combine(const struct queries *b, uint32_t t)
+{
+    const struct colibri_attention_args *const a = b->a;
+    const uint32_t query = b->first + t, n_segments = segments_of(b->seen[t]), h = query % a->n_heads;
+    const size_t step = colibri_attn_part_floats(a->v_dim);
+    float *const part = part_of(a, query, 0), *const sums = part_sums(a, part);
+    float *const out = a->out + query / a->n_heads * a->out_row_stride + h * a->out_stride;
+    float max = -INFINITY, sum = 0.0f;
+    for (uint32_t g = 0; g < n_segments; g++)
+        max = sums[g * step] > max ? sums[g * step] : max;
+    if (a->sinks)
+        max = a->sinks[h] > max ? a->sinks[h] : max;
+    max = max + 0.0f;
+    for (uint32_t g = 0; g < n_segments; g++) {
+        const float e = exp1(sums[g * step] - max);
+        sum = fmaf(sums[g * step + 1], e, sum);
+        sums[g * step + 2] = e;
     }
-    for (uint32_t h = h0; h < h1; h++) {
-        float *const out = a->out + h * a->out_stride;
-        if (a->sinks)
-            sum[h - h0] = sum[h - h0] + exp1(a->sinks[h] - max[h - h0]);
-        const __m512 l = _mm512_set1_ps(sum[h - h0]);
-        for (uint32_t d = 0; d < a->v_dim; d += 16) {
-            const __mmask16 m = first16(a->v_dim - d);
-            _mm512_mask_storeu_ps(out + d, m, _mm512_div_ps(_mm512_maskz_loadu_ps(m, out + d), l));
-        }
-        if (a->max_sum) {
-            a->max_sum[2 * h] = max[h - h0];
-            a->max_sum[2 * h + 1] = sum[h - h0];
-        }
+    if (a->sinks)
+        sum = sum + exp1(a->sinks[h] - max);
+    const __m512 l = _mm512_set1_ps(sum);
+    for (uint32_t d = 0; d < a->v_dim; d += 16) {
+        __m512 o = _mm512_setzero_ps();
+        for (uint32_t g = 0; g < n_segments; g++)
+            o = _mm512_fmadd_ps(_mm512_load_ps(part + g * step + d), _mm512_set1_ps(sums[g * step + 2]), o);
+        _mm512_mask_storeu_ps(out + d, first16(a->v_dim - d), _mm512_div_ps(o, l));
+    }
+    if (a->max_sum) {
+        a->max_sum[2 * (size_t)query] = max;
+        a->max_sum[2 * (size_t)query + 1] = sum;
     }
 }
 
 void clb_avx512_attention(const struct colibri_attention_args *a)
 {
-    for (uint32_t h = 0; h < a->n_heads; h += MAX_HEADS)
-        attend(a, h, a->n_heads - h < MAX_HEADS ? a->n_heads : h + MAX_HEADS);
+    const uint32_t n = a->n_rows * a->n_heads;
+    struct queries b;
+    b.a = a;
+    for (b.first = 0; b.first < n; b.first += b.n) {
+        b.n = least(n - b.first, BLOCK);
+        for (uint32_t t = 0; t < ((b.n + 3) & ~3u); t++) {
+            const uint32_t query = b.first + least(t, b.n - 1), row = query / a->n_heads;
+            b.q[t] = a->q + row * a->q_row_stride + query % a->n_heads * a->q_stride;
+            b.seen[t] = a->n_kv + row;
+        }
+        const uint32_t end = least(a->segment_end, segments_of(b.seen[b.n - 1]));
+        for (uint32_t g = a->segment_begin; (a->stages & COLIBRI_ATTN_SEGMENTS) && g < end; g++)
+            attend_segment(&b, g);
+        for (uint32_t t = 0; (a->stages & COLIBRI_ATTN_COMBINE) && t < b.n; t++)
+            combine(&b, t);
+    }
 }

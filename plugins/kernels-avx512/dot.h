@@ -66,4 +66,25 @@ INLINE __m128 dot_sum4(const __m512 *acc, const int r, const int tile, const int
     return lanes_sum4(acc[r * tile + t], acc[(r + 1) * tile + t], acc[(r + 2) * tile + t], acc[(r + 3) * tile + t]);
 }
 
+/* colibri_lanes_sum of 16 registers, one result per lane: lane 4 * b + e has the sum of acc[b * block + e * elem]. The
+ * additions are those of the tree; each level halves the number of registers by putting two into one. */
+INLINE __m512 fold_lanes(const __m512 *acc, const int block, const int elem)
+{
+#define FOLD_HALVES(a, b) _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee))
+    __m512 quad[4]; /* 128 bits per accumulator of a block */
+    UNROLL
+    for (int e = 0; e < 4; e++) {
+        const __m512 *const g = acc + e * elem;
+        const __m512 a = FOLD_HALVES(g[0], g[block]), b = FOLD_HALVES(g[2 * block], g[3 * block]);
+        quad[e] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+#undef FOLD_HALVES
+#define FOLD_PAIRS(a, b)                                                                                               \
+    _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),                      \
+                  _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))))
+    const __m512 a = FOLD_PAIRS(quad[0], quad[1]), b = FOLD_PAIRS(quad[2], quad[3]);
+#undef FOLD_PAIRS
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
 #endif

@@ -215,8 +215,8 @@ INLINE float lanes_sum(__m512 a)
     return _mm_cvtss_f32(lanes_sum4(a, a, a, a));
 }
 
-/* colibri_expf */
-INLINE __m512 exp512(__m512 x)
+/* The polynomial of colibri_expf; *pow2: what it is to be multiplied by. */
+INLINE __m512 exp_parts(__m512 x, __m512 *pow2)
 {
     const __m512 round = _mm512_set1_ps(COLIBRI_EXP_ROUND);
     const __m512 biased = _mm512_fmadd_ps(x, _mm512_set1_ps(COLIBRI_EXP_LOG2E), round);
@@ -230,12 +230,24 @@ INLINE __m512 exp512(__m512 x)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(COLIBRI_EXP_C2));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(COLIBRI_EXP_C1));
     p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
-    p = _mm512_add_ps(p, _mm512_set1_ps(1.0f));
-    const __m512i pow2 = _mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(biased), _mm512_set1_epi32(127)), 23);
-    p = _mm512_mul_ps(p, _mm512_castsi512_ps(pow2));
-    /* both comparisons are false for a NaN, whose p is a NaN already */
-    p = _mm512_mask_mov_ps(p, _mm512_cmp_ps_mask(x, _mm512_set1_ps(COLIBRI_EXP_MIN), _CMP_LT_OQ), _mm512_setzero_ps());
-    return _mm512_mask_mov_ps(p, _mm512_cmp_ps_mask(x, _mm512_set1_ps(COLIBRI_EXP_MAX), _CMP_GT_OQ),
+    *pow2 = _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(biased), _mm512_set1_epi32(127)), 23));
+    return _mm512_add_ps(p, _mm512_set1_ps(1.0f));
+}
+
+/* colibri_expf of x <= 0 or NaN: the comparison that decides on zero lets a NaN through. */
+INLINE __m512 exp_below(__m512 x)
+{
+    __m512 pow2;
+    const __m512 p = exp_parts(x, &pow2);
+    return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(COLIBRI_EXP_MIN), _CMP_NLT_UQ), p, pow2);
+}
+
+/* colibri_expf */
+INLINE __m512 exp512(__m512 x)
+{
+    const __m512 below = exp_below(x);
+    return _mm512_mask_mov_ps(below, _mm512_cmp_ps_mask(x, _mm512_set1_ps(COLIBRI_EXP_MAX), _CMP_GT_OQ),
                               _mm512_set1_ps(INFINITY));
 }
 

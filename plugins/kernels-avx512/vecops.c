@@ -81,7 +81,7 @@ static void softmax(float *x, size_t n)
     const __m512 max = _mm512_set1_ps(max_of(x, n));
     __m512 lane = _mm512_setzero_ps();
     FOR_LINES(n, {
-        const __m512 e = exp512(_mm512_sub_ps(LOAD(x), max));
+        const __m512 e = exp_below(_mm512_sub_ps(LOAD(x), max));
         STORE(x, e);
         lane = _mm512_mask_add_ps(lane, m, lane, e);
     });

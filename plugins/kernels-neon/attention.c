@@ -1,15 +1,62 @@
-/* Attention of the query heads of one KV head. Definition: core/ops/attention.c.
+/* Attention of the queries that share one KV head. Definition: core/ops/attention.c.
  *
- * Keys are float rows and queries activations, so scores are dot_tile products. Values: registers hold a stretch of
- * the head dimension of one or two heads, positions are added in order. Within a segment all heads take their turn
- * while its keys or values are in the L2 cache. */
+ * Up to BLOCK queries go through a segment together. Keys and values are widened to F32 in steps of 16 to 64 positions,
+ * which stay in the L1 cache while the queries pass by in twos. Scores are dot_tile products of 2 keys x 2 queries. A
+ * value tile is 32 dimensions x 2 queries; its sums rest in `parts` between steps. One or two queries (decode) read
+ * keys and values as they are: widening them first would not pay.
+ *
+ * The two queries of a tile may see different numbers of positions. Scores beyond a query's last are computed and not
+ * used; values are added to both as far as both see, and to each alone from there. */
 #include "dot.h"
 #include "vecops.h"
 
 #define SEGMENT   COLIBRI_ATTN_SEGMENT
-#define MAX_HEADS 64 /* per pass over the positions */
+#define BLOCK     64u   /* queries at a time */
+#define WIDE      4096u /* floats of widened keys or values */
+#define STEP      64u   /* positions of a step at most, */
+#define KEYS      16u   /* and what they are a multiple of */
+#define PANEL     128u  /* dimensions of a step through the values */
+#define WIDE_FROM 3u    /* queries for which widening pays */
 
-/* Addresses of positions [begin, begin + n). */
+/* Some queries of a call. */
+struct queries {
+    const struct colibri_attention_args *a;
+    uint32_t first, n;
+    const float *q[BLOCK];
+    uint32_t seen[BLOCK]; /* positions */
+    float *part[BLOCK];   /* of the segment at hand */
+    float *score[BLOCK];
+    float *weight[BLOCK];
+};
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Positions whose `dims` floats fit into WIDE; 0 if that is no whole KEYS. */
+static uint32_t step_of(size_t dims)
+{
+    return least((uint32_t)(WIDE / dims) & ~(KEYS - 1), STEP);
+}
+
+static uint32_t segments_of(uint32_t n)
+{
+    return (n + SEGMENT - 1) / SEGMENT;
+}
+
+static size_t elem_bytes(uint32_t type)
+{
+    return type == COLIBRI_TYPE_F32 ? 4 : 2;
+}
+
+/* Positions of the segment from `begin` on that query t sees, `most` at most. */
+static uint32_t visible(const struct queries *b, uint32_t t, uint32_t begin, uint32_t most)
+{
+    return b->seen[t] <= begin ? 0 : least(b->seen[t] - begin, most);
+}
+
+/* Addresses of positions [begin, begin + n), and the last one again up to a whole four. */
 static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row_bytes, uint32_t begin, uint32_t n,
                       const void **row)
 {
@@ -21,182 +68,277 @@ static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row
             page++;
         }
     }
+    for (uint32_t i = n; i % 4; i++)
+        row[i] = row[n - 1];
 }
 
-static size_t elem_bytes(uint32_t type)
+/* `dims` (the `left` that exist rounded up to 16, zeros behind them) of n rows from dimension d on. */
+INLINE void widen_rows(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, float *to,
+                       const uint32_t type)
 {
-    return type == COLIBRI_TYPE_F32 ? 4 : 2;
+    for (uint32_t i = 0; i < n; i++, to += dims)
+        for (size_t k = 0; k < dims; k += 16) {
+            const struct lanes x =
+                k + 16 <= left ? load_row16(row[i], d + k, type) : load_row_part(row[i], d + k, left - k, type);
+            UNROLL
+            for (int part = 0; part < 4; part++)
+                vst1q_f32(to + k + 4 * part, x.v[part]);
+        }
+}
+
+static void widen(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, uint32_t type, float *to)
+{
+    if (type == COLIBRI_TYPE_F32)
+        widen_rows(row, n, d, left, dims, to, COLIBRI_TYPE_F32);
+    else
+        widen_rows(row, n, d, left, dims, to, COLIBRI_TYPE_F16);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------------------- */
 
-/* Scores of heads h.. (one or two) with the positions of rows k[0 .. 4), `valid` of which exist, from i on. */
-INLINE void score_tile(const struct colibri_attention_args *a, uint32_t i, const void *const *k, uint32_t valid,
-                       uint32_t h, const int heads, const uint32_t type)
+/* Scores of positions i .. i + n of the segment, rounded up to whole fours, whose keys are at k, with one or two
+ * queries. */
+INLINE void score_keys(const struct queries *b, uint32_t t, uint32_t i, uint32_t n, const void *const *k,
+                       const int queries, const uint32_t type)
 {
-    const void *w[4];
-    for (uint32_t r = 0; r < 4; r++)
-        w[r] = k[r < valid ? r : valid - 1];
-    const float *const q[2] = {a->q + h * a->q_stride, a->q + (h + (uint32_t)heads - 1) * a->q_stride};
-    float *const s = a->scores + h * a->score_stride + i;
-    if (heads == 1) {
-        struct lanes acc[4];
-        dot_tile(w, q, a->k_dim, 4, 1, type, acc);
-        store_upto4(s, valid, vmulq_n_f32(lanes_sum4(&acc[0], &acc[1], &acc[2], &acc[3]), a->scale));
-    } else {
-        struct lanes p[4], o[4];
-        dot_tile(w, q, a->k_dim, 2, 2, type, p);
-        dot_tile(w + 2, q, a->k_dim, 2, 2, type, o);
-        store_upto4(s, valid, vmulq_n_f32(lanes_sum4(&p[0], &p[2], &o[0], &o[2]), a->scale));
-        store_upto4(s + a->score_stride, valid, vmulq_n_f32(lanes_sum4(&p[1], &p[3], &o[1], &o[3]), a->scale));
+    const uint32_t dim = b->a->k_dim;
+    const float scale = b->a->scale;
+    float *const s = b->score[t] + i;
+    for (uint32_t r = 0; r < n; r += 4) {
+        const void *const *const w = k + r;
+        if (queries == 1) {
+            struct lanes acc[4];
+            dot_tile(w, b->q + t, dim, 4, 1, type, acc);
+            vst1q_f32(s + r, vmulq_n_f32(lanes_sum4(&acc[0], &acc[1], &acc[2], &acc[3]), scale));
+        } else {
+            struct lanes p[4], o[4];
+            dot_tile(w, b->q + t, dim, 2, 2, type, p);
+            dot_tile(w + 2, b->q + t, dim, 2, 2, type, o);
+            vst1q_f32(s + r, vmulq_n_f32(lanes_sum4(&p[0], &p[2], &o[0], &o[2]), scale));
+            vst1q_f32(b->score[t + 1] + i + r, vmulq_n_f32(lanes_sum4(&p[1], &p[3], &o[1], &o[3]), scale));
+        }
     }
 }
 
-INLINE void score_positions(const struct colibri_attention_args *a, uint32_t begin, uint32_t n, const void *const *k,
-                            uint32_t h0, uint32_t h1, const uint32_t type)
+INLINE void score_all(const struct queries *b, uint32_t begin, uint32_t i, uint32_t most, const void *const *k,
+                      const uint32_t type)
 {
-    for (uint32_t i = 0; i < n; i += 4) {
-        uint32_t h = h0;
-        for (; h1 - h >= 2; h += 2)
-            score_tile(a, begin + i, k + i, n - i, h, 2, type);
-        if (h < h1)
-            score_tile(a, begin + i, k + i, n - i, h, 1, type);
+    for (uint32_t t = 0; t < b->n; t += 2) {
+        const uint32_t count = least(b->n - t, 2), n = visible(b, t + count - 1, begin + i, most);
+        if (count == 2)
+            score_keys(b, t, i, n, k, 2, type);
+        else
+            score_keys(b, t, i, n, k, 1, type);
     }
+}
+
+static void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
+{
+    const struct colibri_attention_args *const a = b->a;
+    const size_t dims = ((size_t)a->k_dim + 15) & ~(size_t)15;
+    const uint32_t step = step_of(dims);
+    if (b->n >= WIDE_FROM && step) {
+        _Alignas(16) float wide[WIDE];
+        const void *row[STEP];
+        for (uint32_t i = 0; i < step; i++)
+            row[i] = wide + i * dims;
+        for (uint32_t i = 0; i < n; i += step) {
+            const uint32_t count = least(n - i, step);
+            widen(k + i, (count + 3) & ~3u, 0, a->k_dim, dims, a->k_type, wide);
+            score_all(b, begin, i, count, row, COLIBRI_TYPE_F32);
+        }
+        return;
+    }
+    if (a->k_type == COLIBRI_TYPE_F32)
+        score_all(b, begin, 0, n, k, COLIBRI_TYPE_F32);
+    else
+        score_all(b, begin, 0, n, k, COLIBRI_TYPE_F16);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* out[h] += e[h] * sum of p[h][i] * v[i], for dimensions d .. d + 16 * vecs of `heads` heads; all exist. */
-INLINE void value_tile(const struct colibri_attention_args *a, const void *const *v, uint32_t n, float (*p)[SEGMENT],
-                       const float *e, uint32_t h, uint32_t d, const int heads, const int vecs, const uint32_t type)
+/* o[t] += sum of p[t][i] * v[i], 16 * vecs dimensions: d.. of v, at.. of o. */
+INLINE void value_tile(const void *const *v, uint32_t d, uint32_t n, float *const *p, uint32_t i0, float *const *o,
+                       uint32_t at, const int queries, const int vecs, const uint32_t type)
 {
     struct lanes acc[4];
     UNROLL
-    for (int k = 0; k < heads * vecs; k++)
-        acc[k] = lanes_zero();
+    for (int t = 0; t < queries; t++) {
+        UNROLL
+        for (int k = 0; k < vecs; k++)
+            acc[t * vecs + k] = load_row16(o[t], at + 16 * (size_t)k, COLIBRI_TYPE_F32);
+    }
     for (uint32_t i = 0; i < n; i++) {
         UNROLL
         for (int k = 0; k < vecs; k++) {
-            const struct lanes x = load_row16(v[i], d + 16 * (uint32_t)k, type);
+            const struct lanes x = load_row16(v[i], d + 16 * (size_t)k, type);
             UNROLL
-            for (int t = 0; t < heads; t++) {
+            for (int t = 0; t < queries; t++) {
                 UNROLL
                 for (int part = 0; part < 4; part++)
-                    acc[t * vecs + k].v[part] = vfmaq_n_f32(acc[t * vecs + k].v[part], x.v[part], p[t][i]);
+                    acc[t * vecs + k].v[part] = vfmaq_n_f32(acc[t * vecs + k].v[part], x.v[part], p[t][i0 + i]);
             }
         }
     }
     UNROLL
-    for (int t = 0; t < heads; t++) {
-        float *const out = a->out + (h + (uint32_t)t) * a->out_stride + d;
+    for (int t = 0; t < queries; t++) {
         UNROLL
         for (int k = 0; k < vecs; k++) {
             UNROLL
-            for (int part = 0; part < 4; part++) {
-                float *const o = out + 16 * k + 4 * part;
-                vst1q_f32(o, vfmaq_n_f32(vld1q_f32(o), acc[t * vecs + k].v[part], e[t]));
-            }
+            for (int part = 0; part < 4; part++)
+                vst1q_f32(o[t] + at + 16 * k + 4 * part, acc[t * vecs + k].v[part]);
         }
     }
 }
 
-/* The dimensions behind the last whole line of 16, one head. */
-INLINE void value_tail(const struct colibri_attention_args *a, const void *const *v, uint32_t n, const float *p,
-                       float e, uint32_t h, uint32_t d, const uint32_t type)
+/* `queries` of them, one or two, all lines of 16 dimensions. */
+INLINE void value_few(const void *const *v, uint32_t d, uint32_t n, float *const *p, uint32_t i0, float *const *o,
+                      uint32_t at, uint32_t lines, const int queries, const uint32_t type)
 {
-    const size_t left = a->v_dim - d;
-    struct lanes acc = lanes_zero();
-    for (uint32_t i = 0; i < n; i++) {
-        const struct lanes x = load_row_part(v[i], d, left, type);
-        UNROLL
-        for (int part = 0; part < 4; part++)
-            acc.v[part] = vfmaq_n_f32(acc.v[part], x.v[part], p[i]);
-    }
-    float sum[16];
-    UNROLL
-    for (int part = 0; part < 4; part++)
-        vst1q_f32(sum + 4 * part, acc.v[part]);
-    float *const out = a->out + h * a->out_stride + d;
-    for (size_t i = 0; i < left; i++)
-        out[i] = fmaf(sum[i], e, out[i]);
+    uint32_t k = 0;
+    if (queries == 1)
+        for (; k + 4 <= lines; k += 4)
+            value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 4, type);
+    for (; k + 2 <= lines; k += 2)
+        value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 2, type);
+    if (k < lines)
+        value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 1, type);
 }
 
-INLINE void add_values(const struct colibri_attention_args *a, const void *const *v, uint32_t n, float (*p)[SEGMENT],
-                       const float *e, uint32_t h, uint32_t count, const uint32_t type)
+/* Positions begin + i0 .. begin + i0 + n, whose values are v[0 .. n), dimensions at .. at + 16 * lines. */
+INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uint32_t n, const void *const *v,
+                       uint32_t d, uint32_t at, uint32_t lines, const uint32_t type)
 {
-    uint32_t d = 0;
-    if (count == 2) {
-        for (; a->v_dim - d >= 32; d += 32)
-            value_tile(a, v, n, p, e, h, d, 2, 2, type);
-        for (; a->v_dim - d >= 16; d += 16)
-            value_tile(a, v, n, p, e, h, d, 2, 1, type);
-    } else {
-        for (; a->v_dim - d >= 64; d += 64)
-            value_tile(a, v, n, p, e, h, d, 1, 4, type);
-        for (; a->v_dim - d >= 16; d += 16)
-            value_tile(a, v, n, p, e, h, d, 1, 1, type);
+    for (uint32_t t = 0; t < b->n; t += 2) {
+        const uint32_t count = least(b->n - t, 2);
+        uint32_t all = n;
+        for (uint32_t j = 0; j < count; j++)
+            all = visible(b, t + j, begin + i0, all);
+        float *const *const p = b->weight + t;
+        float *const *const o = b->part + t;
+        if (count == 2)
+            value_few(v, d, all, p, i0, o, at, lines, 2, type);
+        else
+            value_few(v, d, all, p, i0, o, at, lines, 1, type);
+        for (uint32_t j = 0; j < count; j++) {
+            const uint32_t more = visible(b, t + j, begin + i0, n) - all;
+            if (more)
+                value_few(v + all, d, more, p + j, i0 + all, o + j, at, lines, 1, type);
+        }
     }
-    if (d < a->v_dim)
-        for (uint32_t t = 0; t < count; t++)
-            value_tail(a, v, n, p[t], e[t], h + t, d, type);
+}
+
+static void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
+{
+    const struct colibri_attention_args *const a = b->a;
+    _Alignas(16) float wide[WIDE];
+    const void *row[STEP];
+    if (b->n < WIDE_FROM && a->v_dim % 16 == 0) {
+        if (a->v_type == COLIBRI_TYPE_F32)
+            add_values(b, begin, 0, n, v, 0, 0, a->v_dim / 16, COLIBRI_TYPE_F32);
+        else
+            add_values(b, begin, 0, n, v, 0, 0, a->v_dim / 16, COLIBRI_TYPE_F16);
+        return;
+    }
+    for (uint32_t d = 0; d < a->v_dim; d += PANEL) {
+        const uint32_t left = least(a->v_dim - d, PANEL), dims = (left + 15) & ~15u, step = step_of(dims);
+        for (uint32_t i = 0; i < step; i++)
+            row[i] = wide + (size_t)i * dims;
+        for (uint32_t i = 0; i < n; i += step) {
+            const uint32_t count = least(n - i, step);
+            widen(v + i, count, d, left, dims, a->v_type, wide);
+            add_values(b, begin, i, count, row, 0, d, dims / 16, COLIBRI_TYPE_F32);
+        }
+    }
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------------- */
 
-static void attend(const struct colibri_attention_args *a, uint32_t h0, uint32_t h1)
+static float *part_of(const struct colibri_attention_args *a, uint32_t query, uint32_t g)
 {
+    return a->parts + ((size_t)query * segments_of(a->n_kv + a->n_rows - 1) + g) * colibri_attn_part_floats(a->v_dim);
+}
+
+/* m_g and l_g follow the lines of o_g. */
+static float *part_sums(const struct colibri_attention_args *a, float *part)
+{
+    return part + ((a->v_dim + 15) & ~15u);
+}
+
+static void attend_segment(struct queries *b, uint32_t g)
+{
+    const struct colibri_attention_args *const a = b->a;
+    const uint32_t begin = g * SEGMENT;
+    const uint32_t n = visible(b, b->n - 1, begin, SEGMENT); /* the last query sees most */
     const void *row[SEGMENT];
-    float max[MAX_HEADS], sum[MAX_HEADS];
-    for (uint32_t begin = 0; begin < a->n_kv; begin += SEGMENT) {
-        const uint32_t n = a->n_kv - begin < SEGMENT ? a->n_kv - begin : SEGMENT;
-        find_rows(a->k_pages, a->page_tokens, a->k_dim * elem_bytes(a->k_type), begin, n, row);
-        if (a->k_type == COLIBRI_TYPE_F32)
-            score_positions(a, begin, n, row, h0, h1, COLIBRI_TYPE_F32);
-        else
-            score_positions(a, begin, n, row, h0, h1, COLIBRI_TYPE_F16);
+    for (uint32_t t = 0; t < b->n; t++) {
+        const uint32_t query = b->first + t;
+        b->part[t] = part_of(a, query, g);
+        b->weight[t] = a->weights + (size_t)query * SEGMENT;
+        b->score[t] = a->scores ? a->scores + query * a->score_stride + begin : b->weight[t];
     }
-    for (uint32_t h = h0; h < h1; h++) {
-        float m = max_of(a->scores + h * a->score_stride, a->n_kv);
-        if (a->sinks)
-            m = a->sinks[h] > m ? a->sinks[h] : m;
-        max[h - h0] = m + 0.0f;
-        sum[h - h0] = 0.0f;
-        memset(a->out + h * a->out_stride, 0, a->v_dim * sizeof(float));
+    find_rows(a->k_pages, a->page_tokens, a->k_dim * elem_bytes(a->k_type), begin, n, row);
+    score_segment(b, begin, n, row);
+    for (uint32_t t = 0; t < b->n; t++) {
+        const uint32_t seen = visible(b, t, begin, n);
+        float *const sums = part_sums(a, b->part[t]);
+        sums[0] = max_of(b->score[t], seen);
+        sums[1] = exp_sum(b->score[t], seen, sums[0], b->weight[t]);
+        memset(b->part[t], 0, ((a->v_dim + 15u) & ~(size_t)15) * sizeof(float));
     }
-    for (uint32_t begin = 0; begin < a->n_kv; begin += SEGMENT) {
-        const uint32_t n = a->n_kv - begin < SEGMENT ? a->n_kv - begin : SEGMENT;
-        find_rows(a->v_pages, a->page_tokens, a->v_dim * elem_bytes(a->v_type), begin, n, row);
-        for (uint32_t h = h0; h < h1; h += 2) {
-            const uint32_t count = h1 - h < 2 ? h1 - h : 2;
-            float p[2][SEGMENT], e[2];
-            for (uint32_t t = 0; t < count; t++) {
-                const float *const s = a->scores + (h + t) * a->score_stride + begin;
-                const float m = max_of(s, n);
-                const float l = exp_sum(s, n, m, p[t]);
-                e[t] = exp1(m - max[h - h0 + t]);
-                sum[h - h0 + t] = fmaf(l, e[t], sum[h - h0 + t]);
-            }
-            if (a->v_type == COLIBRI_TYPE_F32)
-                add_values(a, row, n, p, e, h, count, COLIBRI_TYPE_F32);
-            else
-                add_values(a, row, n, p, e, h, count, COLIBRI_TYPE_F16);
-        }
+    find_rows(a->v_pages, a->page_tokens, a->v_dim * elem_bytes(a->v_type), begin, n, row);
+    value_segment(b, begin, n, row);
+}
+
+static void combine(const struct queries *b, uint32_t t)
+{
+    const struct colibri_attention_args *const a = b->a;
+    const uint32_t query = b->first + t, n_segments = segments_of(b->seen[t]), h = query % a->n_heads;
+    const size_t step = colibri_attn_part_floats(a->v_dim);
+    float *const part = part_of(a, query, 0), *const sums = part_sums(a, part);
+    float *const out = a->out + query / a->n_heads * a->out_row_stride + h * a->out_stride;
+    float max = -INFINITY, sum = 0.0f;
+    for (uint32_t g = 0; g < n_segments; g++)
+        max = sums[g * step] > max ? sums[g * step] : max;
+    if (a->sinks)
+        max = a->sinks[h] > max ? a->sinks[h] : max;
+    max = max + 0.0f;
+    for (uint32_t g = 0; g < n_segments; g++) {
+        const float e = exp1(sums[g * step] - max);
+        sum = fmaf(sums[g * step + 1], e, sum);
+        sums[g * step + 2] = e;
     }
-    for (uint32_t h = h0; h < h1; h++) {
-        float *const out = a->out + h * a->out_stride;
-        if (a->sinks)
-            sum[h - h0] = sum[h - h0] + exp1(a->sinks[h] - max[h - h0]);
-        for (uint32_t d = 0; d < a->v_dim; d++)
-            out[d] = out[d] / sum[h - h0];
-        if (a->max_sum) {
-            a->max_sum[2 * h] = max[h - h0];
-            a->max_sum[2 * h + 1] = sum[h - h0];
-        }
+    if (a->sinks)
+        sum = sum + exp1(a->sinks[h] - max);
+    const float32x4_t l = vdupq_n_f32(sum);
+    for (uint32_t d = 0; d < a->v_dim; d += 4) {
+        float32x4_t o = vdupq_n_f32(0.0f);
+        for (uint32_t g = 0; g < n_segments; g++)
+            o = vfmaq_n_f32(o, vld1q_f32(part + g * step + d), sums[g * step + 2]);
+        store_upto4(out + d, a->v_dim - d, vdivq_f32(o, l));
+    }
+    if (a->max_sum) {
+        a->max_sum[2 * (size_t)query] = max;
+        a->max_sum[2 * (size_t)query + 1] = sum;
     }
 }
 
 void clb_neon_attention(const struct colibri_attention_args *a)
 {
-    for (uint32_t h = 0; h < a->n_heads; h += MAX_HEADS)
-        attend(a, h, a->n_heads - h < MAX_HEADS ? a->n_heads : h + MAX_HEADS);
+    const uint32_t n = a->n_rows * a->n_heads;
+    struct queries b;
+    b.a = a;
+    for (b.first = 0; b.first < n; b.first += b.n) {
+        b.n = least(n - b.first, BLOCK);
+        for (uint32_t t = 0; t < b.n; t++) {
+            const uint32_t query = b.first + t, row = query / a->n_heads;
+            b.q[t] = a->q + row * a->q_row_stride + query % a->n_heads * a->q_stride;
+            b.seen[t] = a->n_kv + row;
+        }
+        const uint32_t end = least(a->segment_end, segments_of(b.seen[b.n - 1]));
+        for (uint32_t g = a->segment_begin; (a->stages & COLIBRI_ATTN_SEGMENTS) && g < end; g++)
+            attend_segment(&b, g);
+        for (uint32_t t = 0; (a->stages & COLIBRI_ATTN_COMBINE) && t < b.n; t++)
+            combine(&b, t);
+    }
 }

@@ -1,4 +1,4 @@
-/* Attention against core/ops: random heads, dimensions, pages, types, sinks. */
+/* Attention against core/ops: random rows, heads, dimensions, pages, types, sinks, and splits over segments. */
 #include "check.h"
 
 #include <stdio.h>
@@ -76,22 +76,56 @@ static uint32_t random_dim(struct rng *r)
     return rng_below(r, 3) ? usual[rng_below(r, 6)] : rng_range(r, 1, 200);
 }
 
-/* got and want are [heads][stride]: the first n of a head are compared, `scratch` more may hold anything, the rest
- * must be untouched. */
-static void compare_heads(struct report *rep, const char *what, const float *got, const float *want, uint32_t heads,
-                          size_t stride, size_t n, size_t scratch)
+/* Scores: of every query the positions that it sees are compared; a query's line may hold anything from there up to
+ * the next multiple of 16 behind the last position of all. */
+static void compare_scores(struct report *rep, const struct colibri_attention_args *a, const float *got,
+                           const float *want)
 {
-    for (uint32_t h = 0; h < heads; h++) {
+    const size_t last = (a->n_kv + a->n_rows - 1 + (size_t)15) / 16 * 16;
+    for (uint32_t t = 0; t < a->n_rows * a->n_heads; t++) {
         char text[40];
-        snprintf(text, sizeof(text), "%s of head %u", what, h);
-        if (!compare_f32(rep, text, got + h * stride, want + h * stride, n))
+        snprintf(text, sizeof(text), "scores of query %u", t);
+        if (!compare_f32(rep, text, got + t * a->score_stride, want + t * a->score_stride, a->n_kv + t / a->n_heads))
             return;
-        for (size_t i = n + scratch; i < stride && (h + 1 < heads || i < n); i++)
-            if (colibri_f32_bits(got[h * stride + i]) != CANARY) {
-                case_fail(rep, "%s of head %u: element %zu lies outside and was written", what, h, i);
+        for (size_t i = last; i < a->score_stride; i++)
+            if (colibri_f32_bits(got[t * a->score_stride + i]) != CANARY) {
+                case_fail(rep, "%s: element %zu lies outside and was written", text, i);
                 return;
             }
     }
+}
+
+/* out as it was laid out, strides between heads and rows included, which must be untouched. */
+static void compare_out(struct report *rep, const float *got, const float *want, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!same_f32(got[i], want[i])) {
+            case_fail(rep, "out[%zu] is %a (%08x), reference %a (%08x)", i, (double)got[i], colibri_f32_bits(got[i]),
+                      (double)want[i], colibri_f32_bits(want[i]));
+            return;
+        }
+}
+
+/* The stages in calls of their own, for ranges of segments in random order. */
+static void run_split(struct rng *r, const struct colibri_vecops *v, const struct colibri_attention_args *whole,
+                      uint32_t n_segments)
+{
+    struct colibri_attention_args a = *whole;
+    uint32_t cut[8] = {0}, n = 1;
+    while (n < 7 && cut[n - 1] < n_segments) {
+        cut[n] = cut[n - 1] + rng_range(r, 1, n_segments - cut[n - 1] + rng_below(r, 2));
+        n++;
+    }
+    cut[n] = UINT32_MAX; /* segments that nobody sees */
+    const uint32_t first = rng_below(r, n), step = rng_below(r, 2) ? 1 : n - 1;
+    a.stages = COLIBRI_ATTN_SEGMENTS;
+    for (uint32_t i = 0, k = first; i < n; i++, k = (k + step) % n) {
+        a.segment_begin = cut[k];
+        a.segment_end = cut[k + 1];
+        v->attention(&a);
+    }
+    a.stages = COLIBRI_ATTN_COMBINE;
+    v->attention(&a);
 }
 
 void check_attention(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
@@ -99,32 +133,47 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
 {
     const uint32_t heads = rng_below(r, 8) ? rng_range(r, 1, 9) : rng_range(r, 1, 70);
     const uint32_t k_dim = random_dim(r), v_dim = rng_below(r, 2) ? k_dim : random_dim(r);
-    const uint32_t longest = (uint32_t)(rep->o->work / heads / (k_dim + v_dim));
+    const uint32_t most_rows = heads < 9 ? 70 / heads : 3;
+    const uint32_t rows = rng_below(r, 3) ? rng_range(r, 1, most_rows) : 1, queries = rows * heads;
+    const uint32_t longest = (uint32_t)(rep->o->work / queries / (k_dim + v_dim));
     const uint32_t limit = longest > 1600 ? 1600 : longest < 40 ? 40 : longest;
-    const uint32_t n_kv = rng_below(r, 2) ? rng_range(r, 1, limit) : rng_range(r, 1, 40);
-    const uint32_t page_tokens = rng_range(r, 1 + n_kv / 40, 1 + n_kv / 40 + rng_below(r, 128));
+    /* n_kv also so that the rows reach over the end of a segment */
+    const uint32_t edge = COLIBRI_ATTN_SEGMENT * rng_range(r, 1, 2) - rng_below(r, rows);
+    const uint32_t n_kv = rng_below(r, 2)                       ? rng_range(r, 1, limit)
+                          : rng_below(r, 2) || edge > 2 * limit ? rng_range(r, 1, 40)
+                                                                : edge;
+    const uint32_t n_seen = n_kv + rows - 1, n_segments = (n_seen + COLIBRI_ATTN_SEGMENT - 1) / COLIBRI_ATTN_SEGMENT;
+    const uint32_t page_tokens = rng_range(r, 1 + n_seen / 40, 1 + n_seen / 40 + rng_below(r, 128));
     const uint32_t k_type = rng_below(r, 3) ? COLIBRI_TYPE_F16 : COLIBRI_TYPE_F32;
     const uint32_t v_type = rng_below(r, 3) ? COLIBRI_TYPE_F16 : COLIBRI_TYPE_F32;
     const bool specials = rng_below(r, 4) == 0, with_sinks = rng_below(r, 3) == 0, with_sums = rng_below(r, 2);
+    const bool split = rng_below(r, 3) == 0;
     const size_t q_stride = k_dim + rng_below(r, 2) * rng_below(r, 30);
-    const size_t score_stride = (n_kv + 15u) / 16 * 16 + 16 * rng_below(r, 3);
+    const size_t q_row_stride = heads * q_stride + rng_below(r, 2) * rng_below(r, 30);
+    const size_t score_stride = (n_seen + 15u) / 16 * 16 + 16 * rng_below(r, 3);
     const size_t out_stride = v_dim + rng_below(r, 2) * rng_below(r, 30);
-    case_begin(rep, name, number, "%u heads, dims %u %u, %u positions in pages of %u, types %u %u%s%s", heads, k_dim,
-               v_dim, n_kv, page_tokens, k_type, v_type, with_sinks ? ", sinks" : "", specials ? ", specials" : "");
+    const size_t out_row_stride = heads * out_stride + rng_below(r, 2) * rng_below(r, 30);
+    case_begin(rep, name, number, "%u rows, %u heads, dims %u %u, %u positions in pages of %u, types %u %u%s%s%s", rows,
+               heads, k_dim, v_dim, n_kv, page_tokens, k_type, v_type, with_sinks ? ", sinks" : "",
+               specials ? ", specials" : "", split ? ", split" : "");
 
-    struct pages k = make_pages(r, n_kv, page_tokens, k_dim, k_type, specials);
-    struct pages vals = make_pages(r, n_kv, page_tokens, v_dim, v_type, specials);
-    const size_t q_len = (heads - 1) * q_stride + k_dim, out_len = (heads - 1) * out_stride + v_dim;
-    const size_t scores_len = heads * score_stride;
+    struct pages k = make_pages(r, n_seen, page_tokens, k_dim, k_type, specials);
+    struct pages vals = make_pages(r, n_seen, page_tokens, v_dim, v_type, specials);
+    const size_t q_len = (rows - 1) * q_row_stride + (heads - 1) * q_stride + k_dim;
+    const size_t out_len = (rows - 1) * out_row_stride + (heads - 1) * out_stride + v_dim;
+    const size_t scores_len = queries * score_stride, weights_len = (size_t)queries * COLIBRI_ATTN_SEGMENT;
+    const size_t parts_len = (size_t)queries * n_segments * colibri_attn_part_floats(v_dim);
     struct guarded q = guarded_alloc(q_len * 4, 4, rng_below(r, 4) == 0);
     struct guarded out = guarded_alloc(out_len * 4, 4, rng_below(r, 4) == 0);
     struct guarded scores = guarded_alloc(scores_len * 4, 4, rng_below(r, 4) == 0);
-    struct guarded sums = guarded_alloc(heads * 8, 4, false), sinks = guarded_alloc(heads * 4, 4, false);
+    struct guarded sums = guarded_alloc(queries * 8, 4, false), sinks = guarded_alloc(heads * 4, 4, false);
+    struct guarded weights = guarded_alloc(weights_len * 4, 64, rng_below(r, 4) == 0);
+    struct guarded parts = guarded_alloc(parts_len * 4, 64, rng_below(r, 4) == 0);
     float *const want_out = canaries(out_len), *const want_scores = canaries(scores_len);
-    float *const want_sums = canaries(2 * heads);
+    float *const want_sums = canaries(2 * queries);
     memcpy(out.p, want_out, out_len * 4);
     memcpy(scores.p, want_scores, scores_len * 4);
-    memcpy(sums.p, want_sums, heads * 8);
+    memcpy(sums.p, want_sums, queries * 8);
     rng_floats(r, q.p, q_len, specials && rng_below(r, 4) == 0);
     const bool zeros = rng_below(r, 12) == 0; /* with a negative scale all scores are -0, and M must be +0 */
     if (zeros)
@@ -149,21 +198,34 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
                  : rng_below(r, 4) ? 0.125f
                                    : 1.0f,
         .sinks = with_sinks ? sinks.p : NULL,
-        .scores = want_scores,
+        .scores = with_sums ? want_scores : NULL,
         .score_stride = score_stride,
         .out = want_out,
         .out_stride = out_stride,
         .max_sum = with_sums ? want_sums : NULL,
+        .n_rows = rows,
+        .stages = COLIBRI_ATTN_SEGMENTS | COLIBRI_ATTN_COMBINE,
+        .segment_end = n_segments,
+        .q_row_stride = q_row_stride,
+        .out_row_stride = out_row_stride,
+        .weights = weights.p,
+        .parts = parts.p,
     };
     clb_ref_attention(&a);
-    a.scores = scores.p;
+    memset(weights.p, 0xff, weights_len * 4); /* NaN: what a kernel does not write itself must not count */
+    memset(parts.p, 0xff, parts_len * 4);
+    a.scores = with_sums ? scores.p : NULL;
     a.out = out.p;
     a.max_sum = with_sums ? sums.p : NULL;
-    v->attention(&a);
+    if (split)
+        run_split(r, v, &a, n_segments);
+    else
+        v->attention(&a);
 
-    compare_heads(rep, "scores", scores.p, want_scores, heads, score_stride, n_kv, (16 - n_kv % 16) % 16);
-    compare_heads(rep, "out", out.p, want_out, heads, out_stride, v_dim, 0);
-    compare_f32(rep, "max_sum", sums.p, want_sums, 2 * heads);
+    if (with_sums)
+        compare_scores(rep, &a, scores.p, want_scores);
+    compare_out(rep, out.p, want_out, out_len);
+    compare_f32(rep, "max_sum", sums.p, want_sums, 2 * queries);
 
     free(want_out);
     free(want_scores);
@@ -173,6 +235,8 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
     guarded_free(&scores);
     guarded_free(&sums);
     guarded_free(&sinks);
+    guarded_free(&weights);
+    guarded_free(&parts);
     free_pages(&k);
     free_pages(&vals);
 }

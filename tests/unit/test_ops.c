@@ -147,6 +147,7 @@ static void test_rope_rotates(void **state)
 }
 
 enum { HEADS = 2, DIM = 20, N_KV = 1100, PAGE = 48, N_PAGES = (N_KV + PAGE - 1) / PAGE };
+enum { N_SEGMENTS = (N_KV + COLIBRI_ATTN_SEGMENT - 1) / COLIBRI_ATTN_SEGMENT };
 
 /* Plain attention in double. */
 static void naive_attention(const float *q, const float *k, const float *v, const float *sinks, double *out, double *p)
@@ -176,6 +177,7 @@ static void test_attention(void **state)
 {
     (void)state;
     static float k[N_PAGES * PAGE * DIM], v[N_PAGES * PAGE * DIM], scores[HEADS * 1104];
+    static float weights[HEADS * COLIBRI_ATTN_SEGMENT], parts[HEADS * N_SEGMENTS * (DIM + 32)];
     static double p[HEADS * N_KV];
     test_rand r = {4};
     float q[HEADS * DIM], out[HEADS * DIM], max_sum[2 * HEADS];
@@ -210,7 +212,13 @@ static void test_attention(void **state)
             .out = out,
             .out_stride = DIM,
             .max_sum = max_sum,
+            .n_rows = 1,
+            .stages = COLIBRI_ATTN_SEGMENTS | COLIBRI_ATTN_COMBINE,
+            .segment_end = N_SEGMENTS,
+            .weights = weights,
+            .parts = parts,
         };
+        assert_true(colibri_attn_part_floats(DIM) <= DIM + 32);
         clb_ref_attention(&a);
         naive_attention(q, k, v, a.sinks, want, p);
         for (size_t i = 0; i < HEADS * DIM; i++)
@@ -220,6 +228,76 @@ static void test_attention(void **state)
                 assert_near(p[h * N_KV + i], colibri_expf(scores[h * 1104 + i] - max_sum[2 * h]) / max_sum[2 * h + 1],
                             1e-5);
     }
+}
+
+/* Rows of one call are the same as calls for each row, and so are segments computed on their own in any order: the rows
+ * reach over the end of a segment, so that the first of them do not see the last one. */
+static void test_attention_rows_and_parts(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, FIRST = 2 * COLIBRI_ATTN_SEGMENT - 2, QUERIES = ROWS * HEADS };
+    static float k[N_PAGES * PAGE * DIM], v[N_PAGES * PAGE * DIM], weights[QUERIES * COLIBRI_ATTN_SEGMENT];
+    static float parts[QUERIES * N_SEGMENTS * (DIM + 32)];
+    const float sinks[HEADS] = {3.0f, -1.0f};
+    test_rand r = {5};
+    float q[QUERIES * DIM], want[QUERIES * DIM], got[QUERIES * DIM], want_sum[2 * QUERIES], got_sum[2 * QUERIES];
+    const void *k_pages[N_PAGES], *v_pages[N_PAGES];
+    fill(&r, k, sizeof(k) / sizeof(k[0]));
+    fill(&r, v, sizeof(v) / sizeof(v[0]));
+    fill(&r, q, QUERIES * DIM);
+    for (size_t i = 0; i < N_PAGES; i++) {
+        k_pages[i] = k + i * PAGE * DIM;
+        v_pages[i] = v + i * PAGE * DIM;
+    }
+    struct colibri_attention_args a = {
+        .struct_size = sizeof(a),
+        .n_heads = HEADS,
+        .k_dim = DIM,
+        .v_dim = DIM,
+        .page_tokens = PAGE,
+        .k_type = COLIBRI_TYPE_F32,
+        .v_type = COLIBRI_TYPE_F32,
+        .k_pages = k_pages,
+        .v_pages = v_pages,
+        .q_stride = DIM,
+        .scale = 0.25f,
+        .sinks = sinks,
+        .out_stride = DIM,
+        .stages = COLIBRI_ATTN_SEGMENTS | COLIBRI_ATTN_COMBINE,
+        .segment_end = N_SEGMENTS,
+        .q_row_stride = HEADS * DIM,
+        .out_row_stride = HEADS * DIM,
+        .weights = weights,
+        .parts = parts,
+    };
+    a.n_rows = 1;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        a.n_kv = FIRST + row;
+        a.q = q + row * HEADS * DIM;
+        a.out = want + row * HEADS * DIM;
+        a.max_sum = want_sum + row * HEADS * 2;
+        clb_ref_attention(&a);
+    }
+    a.n_kv = FIRST;
+    a.n_rows = ROWS;
+    a.q = q;
+    a.out = got;
+    a.max_sum = got_sum;
+    clb_ref_attention(&a);
+    assert_memory_equal(got, want, sizeof(want));
+    assert_memory_equal(got_sum, want_sum, sizeof(want_sum));
+
+    memset(got, 0, sizeof(got));
+    memset(parts, 0xff, sizeof(parts));
+    a.stages = COLIBRI_ATTN_SEGMENTS;
+    for (uint32_t g = N_SEGMENTS; g-- > 0;) {
+        a.segment_begin = g;
+        a.segment_end = g + 1;
+        clb_ref_attention(&a);
+    }
+    a.stages = COLIBRI_ATTN_COMBINE;
+    clb_ref_attention(&a);
+    assert_memory_equal(got, want, sizeof(want));
 }
 
 static void test_table_is_complete(void **state)
@@ -247,6 +325,7 @@ int main(void)
         cmocka_unit_test(test_norm_softmax_activations),
         cmocka_unit_test(test_rope_rotates),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_rows_and_parts),
         cmocka_unit_test(test_table_is_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

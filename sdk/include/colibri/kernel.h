@@ -44,33 +44,56 @@ struct colibri_matmul {
     void (*run)(const struct colibri_matmul_args *args);
 };
 
-/* Attention of the query heads that share one KV head, for one query position, over `n_kv` kept positions in
- * order. Reference and exact definition: core/ops/attention.c.
- *   s[h][i] = dot16(q[h], k[i]) * scale                      (16 virtual lanes over the head dimension)
+/* Attention of `n_rows` consecutive query rows of one sequence, with the query heads that share one KV head, over the
+ * kept positions in order: row r sees the first n_kv + r of them. A query is a (row, head); queries count row by row.
+ * Reference and exact definition: core/ops/attention.c. For every query, which sees n positions:
+ *   s[i] = dot16(q, k[i]) * scale                            (16 virtual lanes over the head dimension)
  * Per segment g of COLIBRI_ATTN_SEGMENT positions: m_g = max s, p[i] = exp(s[i] - m_g),
  *   l_g = sum of p in 16 virtual lanes, o_g[d] = fma chain over i in order of p[i] * v[i][d].
  * Over segments in order: M = max m_g (and of the sink), L = sum l_g * exp(m_g - M), o = sum o_g * exp(m_g - M),
- *   out = o / L. Sums over segments are fma chains starting at 0 (L then adds exp(sink - M)). */
+ *   out = o / L. Sums over segments are fma chains starting at 0 (L then adds exp(sink - M)).
+ *
+ * A call does one or both of two stages. COLIBRI_ATTN_SEGMENTS leaves m_g, l_g and o_g of the segments
+ * [segment_begin, segment_end) in `parts`, for every query that sees some of the segment; calls for other segments of
+ * the same queries may run at the same time, with the same `parts`. COLIBRI_ATTN_COMBINE makes `out` of them. */
+#define COLIBRI_ATTN_SEGMENTS 1u
+#define COLIBRI_ATTN_COMBINE  2u
+
 struct colibri_attention_args {
     uint32_t struct_size;
     uint32_t n_heads;           /* query heads, >= 1 */
     uint32_t k_dim, v_dim;      /* head dimensions */
-    uint32_t n_kv;              /* visible kept positions, >= 1 */
+    uint32_t n_kv;              /* kept positions that row 0 sees, >= 1 */
     uint32_t page_tokens;       /* positions per page, >= 1 */
     uint32_t k_type, v_type;    /* COLIBRI_TYPE_F16 or COLIBRI_TYPE_F32 */
     const void *const *k_pages; /* page p: [page_tokens][k_dim], kept positions p * page_tokens .. */
     const void *const *v_pages; /* page p: [page_tokens][v_dim] */
-    const float *q;             /* [n_heads][k_dim], rotated */
+    const float *q;             /* [n_rows][n_heads][k_dim], rotated */
     size_t q_stride;            /* floats from head to head */
     float scale;
     const float *sinks;         /* NULL or [n_heads]: an extra logit without value (gpt-oss) */
-    float *scores;              /* [n_heads][score_stride] scratch; on return the scaled scores s[h][i] if max_sum is
-                                   given, else unspecified */
-    size_t score_stride;        /* floats, a multiple of 16, >= n_kv rounded up to 16 */
-    float *out;                 /* [n_heads][v_dim] */
-    size_t out_stride;
-    float *max_sum;             /* NULL or [n_heads][2]: M and L, so that p = exp(s - M) / L */
+    float *scores;              /* NULL, or [n_rows * n_heads][score_stride]: receives the scaled scores s[i] of the
+                                   segments of this call; unspecified from a query's last position on */
+    size_t score_stride;        /* floats, a multiple of 16, >= n_kv + n_rows - 1 */
+    float *out;                 /* [n_rows][n_heads][v_dim] */
+    size_t out_stride;          /* floats from head to head */
+    float *max_sum;             /* NULL or [n_rows * n_heads][2]: M and L, so that p = exp(s - M) / L */
+
+    uint32_t n_rows;            /* >= 1 */
+    uint32_t stages;            /* COLIBRI_ATTN_SEGMENTS, COLIBRI_ATTN_COMBINE or both */
+    uint32_t segment_begin, segment_end; /* of the first stage; those that no row sees are passed over */
+    size_t q_row_stride, out_row_stride; /* floats from row to row */
+    float *weights;             /* scratch of this call, [n_rows * n_heads][COLIBRI_ATTN_SEGMENT], 64-byte aligned */
+    float *parts;               /* scratch of these queries, 64-byte aligned: results of segments, in a form that is the
+                                   component's own; colibri_attn_part_floats(v_dim) per query and segment that the last
+                                   row sees */
 };
+
+/* Floats of `parts` per (query, segment). */
+static inline size_t colibri_attn_part_floats(uint32_t v_dim)
+{
+    return (((size_t)v_dim + 15) & ~(size_t)15) + 16;
+}
 
 /* Vector operations. A NULL member means "not offered": the host then uses the next plugin's or the reference.
  * References with the exact order of operations: core/ops/. In-place use (y == x) is allowed where noted. */

@@ -1,17 +1,7 @@
 /* The formats with 32-column blocks, and their table. Compiled twice: matmul32.c and matmul32_vnni.c. */
 #include "kernels.h"
 #include "simd.h"
-
-/* Low nibbles are quads 0..3, high nibbles quads 4..7. */
-INLINE void unpack_nibbles(const uint8_t q[4][64], struct lines *l)
-{
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        const __m512i v = _mm512_loadu_si512(q[j]);
-        l->q[j] = low_nibbles(v);
-        l->q[4 + j] = high_nibbles(v);
-    }
-}
+#include "tile.h"
 
 /* Bit i of qh[c] is the fifth bit of byte i of line c: a byte mask as it stands. */
 INLINE void add_fifth_bits(const uint64_t qh[8], struct lines *l)
@@ -19,14 +9,6 @@ INLINE void add_fifth_bits(const uint64_t qh[8], struct lines *l)
     UNROLL
     for (int j = 0; j < 8; j++)
         l->q[j] = _mm512_mask_add_epi8(l->q[j], qh[j], l->q[j], _mm512_set1_epi8(16));
-}
-
-INLINE void lookup(struct lines *l, __m128i table)
-{
-    const __m512i t = _mm512_broadcast_i32x4(table);
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        l->q[j] = _mm512_shuffle_epi8(t, l->q[j]);
 }
 
 INLINE void unpack_q4_0(const struct colibri_x16_q4_0 *w, struct lines *l)
@@ -61,18 +43,16 @@ INLINE void unpack_q8_0(const struct colibri_x16_q8_0 *w, struct lines *l)
 
 INLINE void unpack_iq4_nl(const struct colibri_x16_iq4_nl *w, struct lines *l)
 {
-    static const int8_t values[16] = COLIBRI_IQ4_VALUES;
     unpack_nibbles(w->q, l);
-    lookup(l, _mm_loadu_si128((const void *)values));
-    lines_signed(l, 8);
+    lookup_iq4(l);
 }
 
-/* Values -12..12 become 0..24: unsigned codes that still allow chains. */
+/* Values -12..12 become 4..28: unsigned codes that still allow chains. */
 INLINE void unpack_mxfp4(const struct colibri_x16_mxfp4 *w, struct lines *l)
 {
     static const int8_t values[16] = COLIBRI_MXFP4_VALUES;
     unpack_nibbles(w->q, l);
-    lookup(l, _mm_add_epi8(_mm_loadu_si128((const void *)values), _mm_set1_epi8(12)));
+    lookup(l, _mm_add_epi8(_mm_loadu_si128((const void *)values), _mm_set1_epi8(16)));
 }
 
 #define SCALE_D(name)                                                                                                  \
@@ -141,12 +121,13 @@ INLINE __m512 scale_mxfp4(const struct colibri_x16_mxfp4 *w)
 #include "tile32.h"
 
 #define NAME    mxfp4
-#define OFFSET  12
+#define OFFSET  16
 #define CHAIN   4
 #define SIGNED  0
 #define HAS_MIN 0
 #include "tile32.h"
 
+#define SCRATCH 0
 const struct colibri_matmul TABLE[] = {
     X16_MATMUL(Q4_0, q4_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q4_1, q4_1, COLIBRI_ACT_Q8X32),
     X16_MATMUL(Q5_0, q5_0, COLIBRI_ACT_Q8X32),   X16_MATMUL(Q5_1, q5_1, COLIBRI_ACT_Q8X32),

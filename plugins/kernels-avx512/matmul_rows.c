@@ -71,6 +71,7 @@ static void run_bf16(const struct colibri_matmul_args *a)
 #define PREFIX    "avx512"
 #define RANK      AVX512_RANK
 #define CPU_EXTRA 0
+#define SCRATCH   0
 
 const struct colibri_matmul clb_avx512_matmul_rows[N_MATMUL_ROWS] = {
     ROWS_MATMUL(F32, f32, COLIBRI_ACT_F32),

@@ -4,7 +4,7 @@
  * enter as a broadcast of 4 codes. |activation code| <= 127 is part of the activation format (numerics.h), and what
  * keeps the 16-bit sums below from saturating relies on it:
  *   maddubs adds two products u * x, u an unsigned code; `chain` such results are added in 16 bits, and
- *   chain * 2 * max(u) * 127 <= 32767 holds for every use: u <= 15 chain 8 (30480), u <= 24 chain 4 (24384),
+ *   chain * 2 * max(u) * 127 <= 32767 holds for every use: u <= 15 chain 8 (30480), u <= 28 chain 4 (28448),
  *   u <= 31 chain 4 (31496), u <= 63 chain 2 (32004), u <= 128 (absolute values) chain 1 (32512).
  * The VNNI products go into 32 bits at once and need none of this. */
 #ifndef KERNELS_AVX512_SIMD_H
@@ -89,6 +89,39 @@ INLINE void lines_signed(struct lines *l, const int n)
     }
 }
 
+/* Low nibbles are quads 0..3, high nibbles quads 4..7. */
+INLINE void unpack_nibbles(const uint8_t q[4][64], struct lines *l)
+{
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        const __m512i v = _mm512_loadu_si512(q[j]);
+        l->q[j] = low_nibbles(v);
+        l->q[4 + j] = high_nibbles(v);
+    }
+}
+
+/* Nibbles in l->q become values of a table. */
+INLINE void lookup(struct lines *l, __m128i table)
+{
+    const __m512i t = _mm512_broadcast_i32x4(table);
+    UNROLL
+    for (int j = 0; j < 8; j++)
+        l->q[j] = _mm512_shuffle_epi8(t, l->q[j]);
+}
+
+/* The signed codebook of IQ4_NL and IQ4_XS, in the form of lines_signed. */
+INLINE void lookup_iq4(struct lines *l)
+{
+    static const int8_t values[16] = COLIBRI_IQ4_VALUES;
+    const __m128i table = _mm_loadu_si128((const void *)values);
+#if VNNI
+    lookup(l, _mm_xor_si128(table, _mm_set1_epi8(-128)));
+#else
+    lookup(l, table);
+    lines_signed(l, 8);
+#endif
+}
+
 #if !VNNI
 /* 16-bit partial sums of lines [j, j + chain). */
 INLINE __m512i madd_lines(const struct lines *l, const int8_t *x, const int j, const int chain, const int is_signed)
@@ -106,27 +139,56 @@ INLINE __m512i madd_lines(const struct lines *l, const int8_t *x, const int j, c
 }
 #endif
 
-/* Per row: sum over n lines of code * x, in 32 bits. */
-INLINE __m512i dot_lines(const struct lines *l, const int8_t *x, const int n, const int chain, const int is_signed)
+#if VNNI
+/* s + products of a line with the 4 codes from x on. GCC would load the broadcast with an instruction of its own: twice
+ * as many in flight, and the processor sees less far ahead. */
+INLINE __m512i add_line(__m512i s, __m512i line, const int8_t *x)
+{
+#if defined(__GNUC__) && !defined(__clang__)
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(s) : "v"(line), "m"(*(const int8_t(*)[4])x));
+    return s;
+#else
+    return _mm512_dpbusd_epi32(s, line, broadcast32(x));
+#endif
+}
+#endif
+
+/* start + per row: sum over n lines of code * x, in 32 bits. */
+INLINE __m512i dot_lines_from(__m512i start, const struct lines *l, const int8_t *x, const int n, const int chain,
+                              const int is_signed)
 {
 #if VNNI
     (void)chain, (void)is_signed;
-    __m512i s = _mm512_setzero_si512(), s2 = s;
+    const int two = n == 8; /* Chains this long are faster as two. */
+    __m512i s = start, s2 = _mm512_setzero_si512();
     UNROLL
-    for (int j = 0; j < n; j += 2) {
-        s = _mm512_dpbusd_epi32(s, l->q[j], broadcast32(x + 4 * j));
-        s2 = _mm512_dpbusd_epi32(s2, l->q[j + 1], broadcast32(x + 4 * j + 4));
+    for (int j = 0; j < n; j++) {
+        if (two && j % 2)
+            s2 = add_line(s2, l->q[j], x + 4 * j);
+        else
+            s = add_line(s, l->q[j], x + 4 * j);
     }
-    return _mm512_add_epi32(s, s2);
+    return two ? _mm512_add_epi32(s, s2) : s;
 #else
-    __m512i s = _mm512_setzero_si512();
+    __m512i s = start;
     UNROLL
     for (int j = 0; j < n; j += chain) {
         const __m512i p = _mm512_madd_epi16(madd_lines(l, x, j, chain, is_signed), _mm512_set1_epi16(1));
-        s = j ? _mm512_add_epi32(s, p) : p;
+        s = _mm512_add_epi32(s, p);
     }
     return s;
 #endif
+}
+
+INLINE __m512i dot_lines(const struct lines *l, const int8_t *x, const int n, const int chain, const int is_signed)
+{
+    return dot_lines_from(_mm512_setzero_si512(), l, x, n, chain, is_signed);
+}
+
+/* v * factor by a shift: multipliers are what products wait for, shifters are not. */
+INLINE __m512i times_power_of_two(__m512i v, const uint32_t factor)
+{
+    return _mm512_slli_epi32(v, (unsigned)__builtin_ctz(factor));
 }
 
 /* Sub-scales: one signed value per row in 32-bit lanes, turned into the form that dot_lines_scaled takes. */
@@ -144,16 +206,25 @@ INLINE __m512i scale_form(__m512i scale32)
 #endif
 }
 
-/* acc + scale * (sum over n lines of code * x) */
+/* v, a sum that is not to be regrouped: compilers add the addends of several sub-blocks to each other first, and run out
+ * of registers for them. */
+INLINE __m512i added(__m512i v)
+{
+    __asm__("" : "+v"(v));
+    return v;
+}
+
+/* acc + scale * (start + sum over n lines of code * x); without VNNI start is zero. */
 INLINE __m512i dot_lines_scaled(__m512i acc, const struct lines *l, const int8_t *x, const int n, const int chain,
-                                const int is_signed, __m512i scale)
+                                const int is_signed, __m512i scale, __m512i start)
 {
 #if VNNI
-    return _mm512_add_epi32(acc, _mm512_mullo_epi32(dot_lines(l, x, n, chain, is_signed), scale));
+    return added(_mm512_add_epi32(acc, _mm512_mullo_epi32(dot_lines_from(start, l, x, n, chain, is_signed), scale)));
 #else
+    (void)start;
     UNROLL
     for (int j = 0; j < n; j += chain)
-        acc = _mm512_add_epi32(acc, _mm512_madd_epi16(madd_lines(l, x, j, chain, is_signed), scale));
+        acc = added(_mm512_add_epi32(acc, _mm512_madd_epi16(madd_lines(l, x, j, chain, is_signed), scale)));
     return acc;
 #endif
 }

@@ -1,53 +1,39 @@
-/* Template, used by tile32.h and tile256.h: run_NAME cuts a product into tiles of 12, 8, 4, 2 or 1 activation rows.
- * Three rows are a tile of four with one row twice: cheaper than reading the weights again. */
+/* Template, used by tile32.h and tile256.h: a function per tile size, and pick_NAME, which calls the one of `n`
+ * activation rows. Sizes are those of tile_next (simd.h). */
 
-NOINLINE void CAT(tile12_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t)
-{
-    CAT(tile_, NAME)(a, g, t, 12, 12);
-}
-NOINLINE void CAT(tile8_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t)
-{
-    CAT(tile_, NAME)(a, g, t, 8, 8);
-}
-NOINLINE void CAT(tile4_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, uint32_t count)
-{
-    CAT(tile_, NAME)(a, g, t, count, 4);
-}
-NOINLINE void CAT(tile2_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t)
-{
-    CAT(tile_, NAME)(a, g, t, 2, 2);
-}
-NOINLINE void CAT(tile1_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t)
-{
-    CAT(tile_, NAME)(a, g, t, 1, 1);
-}
+#define TILE_FUNCTION(n)                                                                                               \
+    NOINLINE void CAT(tile##n##_, NAME)(const struct tile_args *ta)                                                    \
+    {                                                                                                                  \
+        CAT(tile_, NAME)(ta, n);                                                                                       \
+    }
+TILE_FUNCTION(1)
+TILE_FUNCTION(2)
+TILE_FUNCTION(3)
+TILE_FUNCTION(4)
+TILE_FUNCTION(5)
+TILE_FUNCTION(6)
+TILE_FUNCTION(7)
+TILE_FUNCTION(8)
+TILE_FUNCTION(10)
+TILE_FUNCTION(12)
+TILE_FUNCTION(14)
+TILE_FUNCTION(16)
+#undef TILE_FUNCTION
 
-static void CAT(run_, NAME)(const struct colibri_matmul_args *a)
+INLINE void CAT(pick_, NAME)(const struct tile_args *ta, uint32_t n)
 {
-    const uint32_t step = token_block(a, 12);
-    for (uint32_t t0 = 0; t0 < a->n_x; t0 += step) {
-        const uint32_t t1 = a->n_x - t0 < step ? a->n_x : t0 + step;
-        for (uint32_t g = a->group_begin; g < a->group_end; g++) {
-            for (uint32_t t = t0; t < t1;) {
-                const uint32_t left = t1 - t;
-                if (left >= 12) {
-                    CAT(tile12_, NAME)(a, g, t);
-                    t += 12;
-                } else if (left >= 8) {
-                    CAT(tile8_, NAME)(a, g, t);
-                    t += 8;
-                } else if (left >= 3) {
-                    const uint32_t count = left < 4 ? left : 4;
-                    CAT(tile4_, NAME)(a, g, t, count);
-                    t += count;
-                } else if (left == 2) {
-                    CAT(tile2_, NAME)(a, g, t);
-                    t += 2;
-                } else {
-                    CAT(tile1_, NAME)(a, g, t);
-                    t += 1;
-                }
-            }
-        }
+    switch (n) {
+    case 1: CAT(tile1_, NAME)(ta); break;
+    case 2: CAT(tile2_, NAME)(ta); break;
+    case 3: CAT(tile3_, NAME)(ta); break;
+    case 4: CAT(tile4_, NAME)(ta); break;
+    case 5: CAT(tile5_, NAME)(ta); break;
+    case 6: CAT(tile6_, NAME)(ta); break;
+    case 7: CAT(tile7_, NAME)(ta); break;
+    case 8: CAT(tile8_, NAME)(ta); break;
+    case 10: CAT(tile10_, NAME)(ta); break;
+    case 12: CAT(tile12_, NAME)(ta); break;
+    case 14: CAT(tile14_, NAME)(ta); break;
+    default: CAT(tile16_, NAME)(ta); break;
     }
 }

@@ -26,6 +26,13 @@
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
 #endif
 
+/* Of a loop that is known or not: Clang warns of what it cannot unroll, and decides well by itself. */
+#ifdef __clang__
+#define UNROLL_LINES
+#else
+#define UNROLL_LINES UNROLL
+#endif
+
 /* Some queries of a call. */
 struct queries {
     const struct colibri_attention_args *a;
@@ -135,7 +142,7 @@ INLINE void score_some(const float *k, uint32_t n, const float *const *query, ui
             UNROLL
             for (int j = 0; j < 4 * queries; j++)
                 acc[j] = _mm256_setzero_ps();
-            UNROLL
+            UNROLL_LINES
             for (uint32_t l = 0; l < lines; l++) {
                 const size_t d = 16 * (size_t)l + 8 * (size_t)half;
                 __m256 x[3];

@@ -135,8 +135,8 @@ INLINE float lanes_sum(struct lanes a)
     return _mm_cvtss_f32(_mm_add_ss(t2, _mm_movehdup_ps(t2)));
 }
 
-/* colibri_expf */
-INLINE __m256 exp256(__m256 x)
+/* colibri_expf of x <= 0 or NaN: the comparison that decides on zero is false for a NaN, whose p is a NaN already. */
+INLINE __m256 exp_below(__m256 x)
 {
     const __m256 round = _mm256_set1_ps(COLIBRI_EXP_ROUND);
     const __m256 biased = _mm256_fmadd_ps(x, _mm256_set1_ps(COLIBRI_EXP_LOG2E), round);
@@ -153,9 +153,14 @@ INLINE __m256 exp256(__m256 x)
     p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
     const __m256i pow2 = _mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(biased), _mm256_set1_epi32(127)), 23);
     p = _mm256_mul_ps(p, _mm256_castsi256_ps(pow2));
-    /* both comparisons are false for a NaN, whose p is a NaN already */
-    p = _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(COLIBRI_EXP_MIN), _CMP_LT_OQ), p);
-    return _mm256_blendv_ps(p, _mm256_set1_ps(INFINITY), _mm256_cmp_ps(x, _mm256_set1_ps(COLIBRI_EXP_MAX), _CMP_GT_OQ));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(COLIBRI_EXP_MIN), _CMP_LT_OQ), p);
+}
+
+/* colibri_expf */
+INLINE __m256 exp256(__m256 x)
+{
+    return _mm256_blendv_ps(exp_below(x), _mm256_set1_ps(INFINITY),
+                            _mm256_cmp_ps(x, _mm256_set1_ps(COLIBRI_EXP_MAX), _CMP_GT_OQ));
 }
 
 #endif

@@ -19,6 +19,13 @@
 #define PANEL     128u  /* dimensions of a step through the values */
 #define WIDE_FROM 4u    /* queries for which widening pays */
 
+/* Of a loop that is known or not: Clang warns of what it cannot unroll, and decides well by itself. */
+#ifdef __clang__
+#define UNROLL_LINES
+#else
+#define UNROLL_LINES UNROLL
+#endif
+
 /* Some queries of a call. Arrays are filled up to whole fours by repeating the last query: what is computed for it
  * twice is the same, and stored to the same place. */
 struct queries {
@@ -115,7 +122,7 @@ INLINE void score_four(const float *k, uint32_t n, const float *const *query, ui
         UNROLL
         for (int j = 0; j < 16; j++)
             acc[j] = _mm512_setzero_ps();
-        UNROLL
+        UNROLL_LINES
         for (uint32_t l = 0; l < lines; l++) {
             __m512 x[4];
             UNROLL

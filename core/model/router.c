@@ -2,36 +2,50 @@
  * the unbiased probabilities, optional renormalisation, scale. */
 #include <math.h>
 
+#include "colibri/numerics.h"
 #include "model/forward_internal.h"
 #include "ops/ops.h"
 
 /* Sums of router weights are not divided by less than this (the constant that such models were exported with). */
 #define MIN_WEIGHT_SUM 6.103515625e-5f
 
-static float selection_value(const float *values, const float *bias, uint32_t e)
+#define BLOCK      16u
+#define MOST_BLOCK 4096u /* hparams: at most 65535 experts */
+
+/* Experts in the order in which they are chosen, as one number each: the value, then the lower id. */
+static inline uint64_t order_of(const float *values, const float *bias, uint32_t e)
 {
     const float v = bias ? values[e] + bias[e] : values[e];
-    return v == v ? v : -INFINITY;
+    const uint32_t bits = colibri_f32_bits((v == v ? v : -INFINITY) + 0.0f); /* -0 becomes +0: they are equal */
+    const uint32_t rising = bits ^ (bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31);
+    return (uint64_t)rising << 32 | (UINT32_MAX - e);
 }
 
+/* The first of a block's experts that comes after `last`; 0: none does. */
+static uint64_t block_best(const float *values, const float *bias, uint32_t block, uint32_t n, uint64_t last)
+{
+    const uint32_t begin = block * BLOCK, end = n - begin < BLOCK ? n : begin + BLOCK;
+    uint64_t best = 0;
+    for (uint32_t e = begin; e < end; e++) {
+        const uint64_t order = order_of(values, bias, e);
+        best = order < last && order > best ? order : best;
+    }
+    return best;
+}
+
+/* Each block offers its best; the block that a choice came from is looked at again. */
 static void choose(const float *values, const float *bias, uint32_t n, uint32_t k, uint32_t *ids)
 {
+    const uint32_t n_blocks = (n + BLOCK - 1) / BLOCK;
+    uint64_t best[MOST_BLOCK];
+    for (uint32_t i = 0; i < n_blocks; i++)
+        best[i] = block_best(values, bias, i, n, UINT64_MAX);
     for (uint32_t r = 0; r < k; r++) {
-        uint32_t best = UINT32_MAX;
-        float best_value = 0.0f;
-        for (uint32_t e = 0; e < n; e++) {
-            bool taken = false;
-            for (uint32_t i = 0; i < r && !taken; i++)
-                taken = ids[i] == e;
-            if (taken)
-                continue;
-            const float v = selection_value(values, bias, e);
-            if (best == UINT32_MAX || v > best_value) {
-                best = e;
-                best_value = v;
-            }
-        }
-        ids[r] = best;
+        uint64_t first = 0;
+        for (uint32_t i = 0; i < n_blocks; i++)
+            first = best[i] > first ? best[i] : first;
+        ids[r] = UINT32_MAX - (uint32_t)first;
+        best[ids[r] / BLOCK] = block_best(values, bias, ids[r] / BLOCK, n, first);
     }
 }
 

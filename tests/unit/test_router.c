@@ -191,6 +191,34 @@ static void nan_is_last(void **state)
     }
 }
 
+/* Many experts with few distinct values: the choice is that of repeatedly taking the first largest. */
+static void chooses_as_a_plain_search_does(void **state)
+{
+    (void)state;
+    enum { MANY = 300 };
+    test_rand rng = {11};
+    for (uint32_t i = 0; i < 300; i++) {
+        const uint32_t n = 1 + test_rand_below(&rng, MANY), k = 1 + test_rand_below(&rng, n < 20 ? n : 20);
+        const uint32_t levels = 1 + test_rand_below(&rng, 40);
+        const clb_hparams hp = {
+            .n_experts = n, .top_k = k, .gating = CLB_GATING_SOFTMAX_TOPK, .expert_scale = 1.0f};
+        float logits[MANY], probs[MANY], gates[20];
+        uint32_t ids[20];
+        bool taken[MANY] = {false};
+        for (uint32_t e = 0; e < n; e++) /* zeros of both signs are equal */
+            probs[e] = logits[e] = (float)((int)test_rand_below(&rng, levels) - (int)levels / 2) * (e % 2 ? -0.5f : 0.5f);
+        clb_route_row(&hp, clb_vecops_reference(), NULL, probs, ids, gates);
+        for (uint32_t r = 0; r < k; r++) {
+            uint32_t best = UINT32_MAX;
+            for (uint32_t e = 0; e < n; e++)
+                if (!taken[e] && (best == UINT32_MAX || logits[e] > logits[best]))
+                    best = e;
+            taken[best] = true;
+            assert_int_equal(ids[r], best);
+        }
+    }
+}
+
 /* Weights that are all (nearly) zero are not blown up by the renormalisation. */
 static void tiny_sums_are_bounded(void **state)
 {
@@ -210,7 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),           cmocka_unit_test(bias_selects_only),
         cmocka_unit_test(ties_go_to_the_lower_id), cmocka_unit_test(nan_is_last),
-        cmocka_unit_test(tiny_sums_are_bounded),
+        cmocka_unit_test(tiny_sums_are_bounded),   cmocka_unit_test(chooses_as_a_plain_search_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

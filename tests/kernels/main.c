@@ -90,13 +90,14 @@ static void do_plugin(enum mode mode, struct report *rep, const struct loaded *p
         if (!usable(cpu, v->cpu, v->name, totals))
             continue;
         const uint32_t before = rep->cases;
-        if (mode == LIST)
+        const bool named = !rep->o->filter || strstr(v->name, rep->o->filter);
+        if (mode == LIST && named)
             printf("%s\n", v->name);
-        else if (mode == BENCH && (!rep->o->filter || strstr(v->name, rep->o->filter)))
+        else if (mode == BENCH && named)
             bench_vecops(v);
         else if (mode == CHECK)
             check_vecops_component(rep, v);
-        totals->run += mode != CHECK || rep->cases > before;
+        totals->run += mode == CHECK ? rep->cases > before : named;
     }
     const struct colibri_format *f;
     for (uint32_t i = 0; (f = p->plugin->get(COLIBRI_IFACE_FORMAT, i)); i++)

@@ -3,6 +3,15 @@
 
 #include <unistd.h>
 
+/* ThreadSanitizer sees races before the check does, and ends it with a report of its own. */
+#if defined(__SANITIZE_THREAD__)
+#define TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TSAN 1
+#endif
+#endif
+
 static void right(const struct colibri_matmul_args *a, uint32_t type)
 {
     fmt_matmul(fmt_find(type), a);
@@ -38,6 +47,7 @@ static void one_ulp(const struct colibri_matmul_args *a)
     }
 }
 
+#ifndef TSAN
 static void all_groups(const struct colibri_matmul_args *a)
 {
     struct colibri_matmul_args b = *a;
@@ -45,6 +55,7 @@ static void all_groups(const struct colibri_matmul_args *a)
     b.group_end = (a->n_rows + 15) / 16;
     right(&b, COLIBRI_TYPE_Q4_K);
 }
+#endif
 
 static void ignores_index(const struct colibri_matmul_args *a)
 {
@@ -202,29 +213,22 @@ static void remembers_address(const struct colibri_matmul_args *a)
 {
     static _Thread_local struct colibri_matmul_args last;
     static _Thread_local float kept[4096];
+    const bool known = memcmp(&last, a, sizeof(last)) == 0;
     const size_t n = (a->n_x - 1) * a->y_stride + a->n_rows;
-    if (memcmp(&last, a, sizeof(last)) == 0 && n <= 4096) {
-        for (uint32_t t = 0; t < a->n_x; t++)
-            for (uint32_t row = 16 * a->group_begin; row < 16 * a->group_end && row < a->n_rows; row++)
-                a->y[t * a->y_stride + row] = kept[t * a->y_stride + row];
-        return;
-    }
     right(a, COLIBRI_TYPE_Q4_K);
-    if (n <= 4096) {
-        memcpy(kept, a->y, n * sizeof(float));
+    for (uint32_t t = 0; t < a->n_x && n <= 4096; t++)
+        for (uint32_t row = 16 * a->group_begin; row < 16 * a->group_end && row < a->n_rows; row++) {
+            const size_t at = t * a->y_stride + row;
+            if (known)
+                a->y[at] = kept[at];
+            else
+                kept[at] = a->y[at];
+        }
+    if (n <= 4096)
         last = *a;
-    }
 }
 
-/* Passes its arguments through a static variable: right unless two threads meet. (ThreadSanitizer would end the check
- * with a report of its own.) */
-#if defined(__SANITIZE_THREAD__)
-#define TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TSAN 1
-#endif
-#endif
+/* Passes its arguments through a static variable: right unless two threads meet. */
 #ifndef TSAN
 static void static_buffer(const struct colibri_matmul_args *a)
 {
@@ -249,7 +253,9 @@ static void counts_calls(const struct colibri_matmul_args *a)
 const struct mistake mistakes_result[] = {
     {"right", NULL, Q4_K, 0, exact_q4_k, 0, NULL, 0},
     {"one-ulp", "reference", Q4_K, 0, one_ulp, 0, NULL, 0},
+#ifndef TSAN
     {"all-groups", "outside the range", Q4_K, 0, all_groups, 0, NULL, 0},
+#endif
     {"ignores-index", "reference", Q4_K, 0, ignores_index, 0, NULL, 0},
     {"skips-a-row", "was not written", Q4_K, 0, skips_a_row, 0, NULL, 0},
     {"row-too-far", "outside the range", Q4_K, 0, row_too_far, 0, NULL, 0},

@@ -41,6 +41,7 @@ int clb_open_engine_for(clb_args *args, uint32_t min_ctx, clb_engine **out, clb_
         .min_ctx = min_ctx,
         .cancelled = clb_run_interrupted,
         .cancelled_ctx = args,
+        .pin_caller = true,
     };
     return clb_engine_open(&options, out, err);
 }

@@ -1,11 +1,11 @@
 #include "engine/engine.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "base/clock.h"
-#include "cpu/topology.h"
 #include "plan/memory.h"
 #include "plugin/open.h"
 
@@ -166,6 +166,35 @@ static void report_load(clb_engine *e)
              clb_human_bytes(s.resident_bytes + s.slot_bytes, b), clb_human_bytes(e->load.peak_rss, c));
 }
 
+/* The threads that were asked for, no more and no fewer. */
+static int start_workers(clb_engine *e, const clb_engine_options *options, clb_error *err)
+{
+    clb_topology t;
+    clb_topology_read(&t);
+    const uint64_t asked = clb_config_u64(options->config, CLB_SET_cpu_threads);
+    const uint32_t n = asked ? (uint32_t)asked : clb_topology_default_threads(&t);
+    CLB_TRY(clb_pool_create(n, &e->pool, err));
+    if (n > t.threads || (t.quota > 0 && n > (uint32_t)ceil(t.quota))) {
+        clb_pool_never_spin(e->pool);
+        if (n > t.threads)
+            clb_logf(e->log, COLIBRI_LOG_WARN, "%u threads on %u CPUs: they will wait for each other (--threads)", n,
+                     t.threads);
+        else
+            clb_logf(
+                e->log, COLIBRI_LOG_WARN,
+                "%u threads, but a cgroup limits the process to %.1f CPUs: they will wait for each other (--threads)",
+                n, t.quota);
+    }
+    const char *pin = clb_config_str(options->config, CLB_SET_cpu_pin);
+    const bool always = strcmp(pin, "on") == 0;
+    if (strcmp(pin, "off") == 0 || (!always && !options->pin_caller))
+        return COLIBRI_OK;
+    const char *why_not = clb_pins_set(&e->pins, e->pool, always, options->pin_caller);
+    if (why_not)
+        clb_logf(e->log, always ? COLIBRI_LOG_WARN : COLIBRI_LOG_DEBUG, "threads are not bound to cores: %s", why_not);
+    return COLIBRI_OK;
+}
+
 static int open_engine(clb_engine *e, const clb_engine_options *options, clb_error *err)
 {
     const clb_config *config = options->config;
@@ -182,8 +211,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     if (clb_vocab_size(e->vocab) > e->model->hp.n_vocab)
         return clb_fail(err, COLIBRI_E_FORMAT, "%s: %u tokens in the vocabulary, but embeddings for %u", path,
                         clb_vocab_size(e->vocab), e->model->hp.n_vocab);
-    const uint64_t threads = clb_config_u64(config, CLB_SET_cpu_threads);
-    CLB_TRY(clb_pool_create(threads ? (uint32_t)threads : clb_cpu_default_threads(), &e->pool, err));
+    CLB_TRY(start_workers(e, options, err));
     CLB_TRY(open_kv(e, config, options->min_ctx, err));
     CLB_TRY(load(e, options, err));
     CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
@@ -234,6 +262,7 @@ void clb_engine_close(clb_engine *e)
     clb_model_free(e->model);
     clb_plan_free(&e->plan);
     clb_pool_destroy(e->pool);
+    clb_pins_release(&e->pins);
     clb_vocab_free(e->vocab);
     clb_gguf_close(e->gguf);
     clb_registry_close(e->registry);

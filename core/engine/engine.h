@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "config/config.h"
+#include "cpu/topology.h"
 #include "engine/load_report.h"
 #include "engine/sampler.h"
 #include "gguf/gguf.h"
@@ -27,6 +28,9 @@ typedef struct clb_engine_options {
     /* As in clb_forward_options; may be NULL. */
     void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
     void *adjust_route_ctx;
+    /* Opened, used and closed by the thread that this process is about (a command): `cpu.pin` may bind it, too. An
+     * embedder's thread is never bound. */
+    bool pin_caller;
 } clb_engine_options;
 
 typedef struct clb_engine {
@@ -36,6 +40,7 @@ typedef struct clb_engine {
     clb_vocab *vocab;
     clb_model *model;
     clb_pool *pool;
+    clb_pins pins;
     clb_kv_cache *kv;
     clb_kv_layout kv_layout;
     clb_forward *forward;

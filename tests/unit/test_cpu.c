@@ -260,6 +260,110 @@ static void test_default_threads(void **state)
         const clb_topology t = {.cores = cases[i].cores, .quota = cases[i].quota};
         assert_int_equal(clb_topology_default_threads(&t), cases[i].threads);
     }
+    const clb_topology hybrid = {.cores = 14, .fast_cores = 6};
+    assert_int_equal(clb_topology_default_threads(&hybrid), 6);
+    const clb_topology limited = {.cores = 14, .fast_cores = 6, .quota = 3.2};
+    assert_int_equal(clb_topology_default_threads(&limited), 4);
+}
+
+/* Which kinds of cores get a thread by default. */
+static void test_fast_kinds(void **state)
+{
+    (void)state;
+    static const struct {
+        clb_core_kind kinds[3];
+        uint32_t n, cores;
+        bool fast[3];
+    } cases[] = {
+        {{{8, "IntelAtom", 0}, {6, "IntelCore", 0}}, 2, 6, {false, true}},
+        /* low-power cores are Atoms, too, and favoured P-cores a kind of their own */
+        {{{2, "IntelAtom", 0}, {4, "IntelCore", 0}, {2, "IntelCore", 0}}, 3, 6, {false, true, true}},
+        /* a phone: little, big, prime */
+        {{{4, NULL, 250}, {3, NULL, 870}, {1, NULL, 1024}}, 3, 4, {false, true, true}},
+        {{{4, NULL, 512}, {4, NULL, 1024}}, 2, 8, {true, true}},
+        {{{4, NULL, 511}, {4, NULL, 1024}}, 2, 4, {false, true}},
+        /* kinds that differ in their clock only, a machine of Atoms, and no kinds at all */
+        {{{14, NULL, 0}, {2, NULL, 0}}, 2, 16, {true, true}},
+        {{{8, "IntelAtom", 0}}, 1, 8, {true}},
+        {{{0}}, 0, 0, {false}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool fast[3] = {false};
+        assert_int_equal(clb_fast_kinds(cases[i].kinds, cases[i].n, fast), cases[i].cores);
+        for (uint32_t k = 0; k < cases[i].n; k++)
+            assert_int_equal(fast[k], cases[i].fast[k]);
+    }
+}
+
+struct bindings {
+    cpu_set_t set[64];
+};
+
+static void note_binding(void *ctx, uint32_t worker, uint32_t n_workers)
+{
+    struct bindings *b = ctx;
+    (void)n_workers;
+    if (sched_getaffinity(0, sizeof b->set[worker], &b->set[worker]))
+        CPU_ZERO(&b->set[worker]);
+}
+
+/* Bound workers share no CPU; the caller is bound only if asked, and released again. */
+static void test_pins(void **state)
+{
+    (void)state;
+    clb_topology t;
+    clb_topology_read(&t);
+    cpu_set_t before, after;
+    if (t.cores < 2 || t.cores > 64 || sched_getaffinity(0, sizeof before, &before))
+        skip();
+    for (int caller = 0; caller < 2; caller++) {
+        clb_pool *pool;
+        clb_pins pins;
+        clb_error err;
+        struct bindings b;
+        assert_ok(clb_pool_create(t.cores, &pool, &err), &err);
+        assert_null(clb_pins_set(&pins, pool, true, caller));
+        clb_pool_run(pool, note_binding, &b);
+        for (uint32_t w = caller ? 0 : 1; w < t.cores; w++) {
+            assert_true(CPU_COUNT(&b.set[w]) >= 1);
+            for (uint32_t v = w + 1; v < t.cores; v++) {
+                cpu_set_t both;
+                CPU_AND(&both, &b.set[w], &b.set[v]);
+                assert_int_equal(CPU_COUNT(&both), 0);
+            }
+        }
+        assert_true(caller || CPU_EQUAL(&b.set[0], &before));
+        clb_pool_destroy(pool);
+        clb_pins_release(&pins);
+        assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+        assert_true(CPU_EQUAL(&before, &after));
+
+        assert_ok(clb_pool_create(t.cores + 1, &pool, &err), &err);
+        assert_non_null(clb_pins_set(&pins, pool, true, caller));
+        clb_pool_run(pool, note_binding, &b);
+        assert_true(CPU_EQUAL(&b.set[0], &before) && CPU_EQUAL(&b.set[1], &before));
+        clb_pins_release(&pins);
+        clb_pool_destroy(pool);
+    }
+    /* A process that somebody has placed is left alone, unless told otherwise. */
+    if (t.cores < 3)
+        return;
+    cpu_set_t fewer = before;
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &fewer)) {
+            CPU_CLR(i, &fewer);
+            break;
+        }
+    clb_pool *pool;
+    clb_pins pins;
+    clb_error err;
+    assert_int_equal(sched_setaffinity(0, sizeof fewer, &fewer), 0);
+    clb_topology_read(&t);
+    assert_true(t.narrowed);
+    assert_ok(clb_pool_create(t.cores, &pool, &err), &err);
+    assert_non_null(clb_pins_set(&pins, pool, false, true));
+    clb_pool_destroy(pool);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 static void test_topology(void **state)
@@ -302,6 +406,8 @@ int main(void)
         cmocka_unit_test(test_cgroup_v1),
         cmocka_unit_test(test_default_threads),
         cmocka_unit_test(test_topology),
+        cmocka_unit_test(test_fast_kinds),
+        cmocka_unit_test(test_pins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

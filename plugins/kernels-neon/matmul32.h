@@ -113,12 +113,15 @@ SCALE_D(q5_1)
 SCALE_D(q8_0)
 SCALE_D(iq4_nl)
 
+/* colibri_e8m0_half */
 INLINE float32x4_t scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int quarter)
 {
-    const uint8_t *const e = w->e + 4 * quarter;
-    const float d[4] = {colibri_e8m0_half(e[0]), colibri_e8m0_half(e[1]), colibri_e8m0_half(e[2]),
-                        colibri_e8m0_half(e[3])};
-    return vld1q_f32(d);
+    uint32_t four;
+    memcpy(&four, w->e + 4 * quarter, 4);
+    const uint32x4_t e = vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
+    const uint32x4_t normal = vshlq_n_u32(vsubq_u32(e, vdupq_n_u32(1)), 23);
+    const uint32x4_t tiny = vshlq_u32(vdupq_n_u32(0x00200000), vreinterpretq_s32_u32(e));
+    return vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(e, vdupq_n_u32(2)), tiny, normal));
 }
 
 #define NAME       q4_0

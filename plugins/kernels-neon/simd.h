@@ -105,7 +105,7 @@ INLINE int32x4_t dot_lines(int32x4_t start, const struct lines *l, const int8_t 
 
 /* A sum of a 32-column block is below 32 * 128 * 127 < 2^22 in magnitude. Started at the bits of 1.5 * 2^23, it is the
  * integer part of a float in [2^23, 2^24), whose steps are 1: one subtraction, which has no rounding to do, converts
- * it. Conversions have half the throughput on many cores. */
+ * it. Cores such as Cortex-A76 have fewer pipes for conversions. */
 #define MAGIC_BITS 0x4b400000
 INLINE float32x4_t magic_f32(int32x4_t s)
 {

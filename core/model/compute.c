@@ -256,7 +256,7 @@ void clb_compute_product(const clb_compute *c, const clb_matrix *m, const void *
         .y_stride = y_stride,
         .scratch = c->scratch[worker],
     };
-    (n_x == 1 ? m->run_one : m->run_many)(&args);
+    m->run[clb_x_class(n_x)](&args);
 }
 
 #define MAX_JOBS 64u

@@ -28,8 +28,6 @@ int clb_matrix_bind(clb_registry *reg, uint32_t gguf_type, uint32_t n_rows, uint
         if (kernels[c] && kernels[c]->scratch_bytes > out->scratch_bytes)
             out->scratch_bytes = kernels[c]->scratch_bytes;
     }
-    out->run_one = out->run[0];
-    out->run_many = out->run[CLB_X_CLASSES - 1];
     return COLIBRI_OK;
 }
 

@@ -23,8 +23,6 @@ typedef struct clb_matrix {
     uint64_t group_stride;   /* 16 * row_bytes */
     uint64_t bytes;          /* in the layout that is multiplied, padded groups included */
     clb_matmul_fn run[CLB_X_CLASSES]; /* by clb_x_class of the number of activation rows */
-    clb_matmul_fn run_one;            /* run[0] */
-    clb_matmul_fn run_many;           /* the last of run */
     size_t scratch_bytes;             /* what any of them wants per thread */
     const void *data;        /* NULL until loaded; experts never have it */
 } clb_matrix;

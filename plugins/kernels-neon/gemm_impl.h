@@ -378,16 +378,16 @@ INLINE void tile256(const struct tile *t, const int units, const int n_scales, c
     TILE_FUNCTION(256_s0, n, tile256(t, n, 0, 0))                                                                      \
     TILE_FUNCTION(256_s0_min, n, tile256(t, n, 0, 16))
 
+/* At least 5 activation rows come here, so that tiles of nearly equal size have at least half of the most. */
 #if MMLA
-TILE_FUNCTIONS(1)
 TILE_FUNCTIONS(2)
 TILE_FUNCTIONS(3)
 TILE_FUNCTIONS(4)
 #define TILES_OF(kind)                                                                                                 \
     {                                                                                                                  \
-        tile_##kind##_1, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4                                             \
+        NULL, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4                                                        \
     }
-#else /* at least 5 activation rows come here, hence no tile of fewer than 4 */
+#else
 TILE_FUNCTIONS(4)
 TILE_FUNCTIONS(5)
 TILE_FUNCTIONS(6)

@@ -125,13 +125,13 @@ INLINE float32x4_t scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int quar
 }
 
 #define NAME       q4_0
-#define PANEL_FROM 17
+#define PANEL_FROM (MMLA ? 8 : 17)
 #define OFFSET     8
 #define HAS_MIN    0
 #include "tile32.h"
 
 #define NAME       q4_1
-#define PANEL_FROM 17
+#define PANEL_FROM (MMLA ? 8 : 17)
 #define OFFSET     0
 #define HAS_MIN    1
 #include "tile32.h"
@@ -149,13 +149,13 @@ INLINE float32x4_t scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int quar
 #include "tile32.h"
 
 #define NAME       q8_0
-#define PANEL_FROM 17
+#define PANEL_FROM (MMLA ? 8 : 17)
 #define OFFSET     0
 #define HAS_MIN    0
 #include "tile32.h"
 
 #define NAME       iq4_nl
-#define PANEL_FROM 5
+#define PANEL_FROM (MMLA ? 5 : 9)
 #define OFFSET     0
 #define HAS_MIN    0
 #include "tile32.h"

@@ -1,23 +1,14 @@
 /* Template, used by tile32.h and tile256.h: run_NAME. Products of less than PANEL_FROM activation rows take the codes
  * straight from the packed blocks, in tiles of 1 to 4 of nearly equal size; for more rows the codes are unpacked once
  * (gemm.h). The limits are where the instruction counts cross (docs/kernels.md). Straight products use sdot, also in
- * the i8mm components, whose gemm needs 5 rows to be ahead. */
+ * the i8mm components. */
 
 #define DOTPROD CAT(clb_neon_dotprod_, NAME)
 void DOTPROD(const struct colibri_matmul_args *a);
 
 static const struct gemm_format CAT(format_, NAME) = {KIND, sizeof(BLOCK), CAT(panel_, NAME)};
 
-#if MMLA
-static void CAT(run_, NAME)(const struct colibri_matmul_args *a)
-{
-    if (a->n_x < MIN_X)
-        DOTPROD(a);
-    else
-        GEMM(a, &CAT(format_, NAME));
-}
-#else
-
+#if !MMLA
 #define TILE(n)                                                                                                        \
     NOINLINE void CAT(tile##n##_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t)                   \
     {                                                                                                                  \
@@ -43,6 +34,8 @@ void DOTPROD(const struct colibri_matmul_args *a)
     }
 }
 
+#endif
+
 static void CAT(run_, NAME)(const struct colibri_matmul_args *a)
 {
     if (a->n_x < PANEL_FROM)
@@ -50,7 +43,6 @@ static void CAT(run_, NAME)(const struct colibri_matmul_args *a)
     else
         GEMM(a, &CAT(format_, NAME));
 }
-#endif
 
 #undef DOTPROD
 #undef PANEL_FROM

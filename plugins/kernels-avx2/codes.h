@@ -29,6 +29,9 @@
  * tile, far more than there are registers. */
 #define KEEP(v) __asm__("" : "+x"(v))
 
+/* Puts what was computed so far into the array, instead of computing it again or keeping it in registers. */
+#define MEMORY_BARRIER(array) __asm__("" : "+m"(array))
+
 #if VNNI
 INLINE __m256i dpbusd(__m256i acc, __m256i u, __m256i x)
 {
@@ -40,15 +43,18 @@ INLINE __m256i dpbusd(__m256i acc, __m256i u, __m256i x)
 }
 #endif
 
-/* A run of half lines of codes: unsigned, or (is_signed below, only without VNNI) signed. */
-struct lines {
-    __m256i q[8];
-};
-
 /* Signed codes in the form that the products take. */
 INLINE __m256i signed_codes(__m256i v)
 {
     return VNNI ? _mm256_xor_si256(v, _mm256_set1_epi8(-128)) : v;
+}
+
+/* Values of 4-bit codes. */
+INLINE __m128i iq4_table(void)
+{
+    static const int8_t values[16] = COLIBRI_IQ4_VALUES;
+    const __m128i v = _mm_loadu_si128((const void *)values);
+    return VNNI ? _mm_xor_si128(v, _mm_set1_epi8(-128)) : v;
 }
 
 INLINE __m256i ones16(void)
@@ -93,39 +99,21 @@ INLINE __m256i add_scaled(__m256i acc, __m256i sum, __m256i scale)
     return _mm256_add_epi32(acc, VNNI ? _mm256_mullo_epi32(sum, scale) : _mm256_madd_epi16(sum, scale));
 }
 
-/* ---- one half line after the other, from registers (few activation rows) --------------------------------- */
+/* ---- few activation rows: one line after the other, straight from the packed weights ------------------------ */
 
-/* acc + sum over n lines of code * x; the sum times *scale if there is one. */
-INLINE __m256i dot_lines(__m256i acc, const struct lines *l, const int8_t *x, const int n, const int chain,
-                                const int is_signed, const __m256i *scale)
+/* Starts or continues (`go_on`) the sum of one quad: 32-bit sums with VNNI, else 16-bit partial sums. `u` are q's
+ * absolute values if q is signed (never with VNNI), else q itself. */
+INLINE __m256i dot_quad(__m256i s, __m256i q, __m256i xq, __m256i u, const int is_signed, const int go_on)
 {
 #if VNNI
-    (void)chain, (void)is_signed;
-    __m256i s = _mm256_setzero_si256(), s2 = s;
-    UNROLL
-    for (int j = 0; j < n; j += 2) {
-        s = dpbusd(s, l->q[j], broadcast32(x + 4 * j));
-        s2 = dpbusd(s2, l->q[j + 1], broadcast32(x + 4 * j + 4));
-    }
-    s = _mm256_add_epi32(s, s2);
-    return scale ? add_scaled(acc, s, *scale) : _mm256_add_epi32(acc, s);
+    (void)u, (void)is_signed;
+    s = dpbusd(go_on ? s : _mm256_setzero_si256(), q, xq);
 #else
-    UNROLL
-    for (int j = 0; j < n; j += chain) {
-        __m256i s = _mm256_setzero_si256();
-        UNROLL
-        for (int i = j; i < j + chain; i++) {
-            const __m256i q = l->q[i], xq = broadcast32(x + 4 * i);
-            const __m256i p = is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(xq, q))
-                                        : _mm256_maddubs_epi16(q, xq);
-            s = i > j ? _mm256_add_epi16(s, p) : p;
-            KEEP(s);
-        }
-        acc = add_scaled(acc, s, scale ? *scale : ones16());
-        KEEP(acc);
-    }
-    return acc;
+    const __m256i p = _mm256_maddubs_epi16(u, is_signed ? _mm256_sign_epi8(xq, q) : xq);
+    s = go_on ? _mm256_add_epi16(s, p) : p;
 #endif
+    KEEP(s);
+    return s;
 }
 
 /* ---- whole lines from a panel (many activation rows) ------------------------------------------------------ */

@@ -8,12 +8,6 @@ INLINE __m256i load_words(const uint32_t words[16], const int half)
     return load256(words + 8 * half);
 }
 
-/* Byte k of every 32-bit lane as a number. */
-INLINE __m256i byte32(__m256i words, const int k)
-{
-    return _mm256_and_si256(_mm256_srli_epi32(words, 8 * k), _mm256_set1_epi32(0xff));
-}
-
 /* Bytes k of every 32-bit lane as a scale for add_scaled. */
 INLINE __m256i byte_scale(__m256i words, const int k)
 {
@@ -21,7 +15,8 @@ INLINE __m256i byte_scale(__m256i words, const int k)
                                                     -1, -1, 4, -1, -1, -1, 8, -1, -1, -1, 12, -1, -1, -1)
                                  : _mm256_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1, 0, -1, 0,
                                                     -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
-    return _mm256_shuffle_epi8(words, _mm256_add_epi8(pattern, VNNI ? _mm256_set1_epi32(k) : _mm256_set1_epi16((short)k)));
+    return _mm256_shuffle_epi8(words,
+                               _mm256_add_epi8(pattern, VNNI ? _mm256_set1_epi32(k) : _mm256_set1_epi16((short)k)));
 }
 
 /* Bytes 2k and 2k + 1 of every 32-bit lane as 16-bit pair. */
@@ -52,18 +47,21 @@ INLINE void scales_6bit(const uint32_t s[3][16], const int half, __m256i *scale,
         pair[k] = byte_pair(mn[k / 2], k % 2);
 }
 
+/* Bits of bytes moved left by n, or right by -n; other bytes' bits come in, which the caller masks off. */
+INLINE __m256i shifted(__m256i v, const int n)
+{
+    return n > 0 ? _mm256_slli_epi16(v, n) : n < 0 ? _mm256_srli_epi16(v, -n) : v;
+}
+
 INLINE void scales_q4_k(const struct colibri_x16_q4_k *w, const int half, __m256i *scale, __m256i *pair)
 {
     scales_6bit(w->s, half, scale, pair);
 }
 
-INLINE void unpack_q4_k(const struct colibri_x16_q4_k *w, const int half, int c, const int k, struct lines *l)
+INLINE __m256i quad_q4_k(const struct colibri_x16_q4_k *w, const int half, const int c, const int k, const int j)
 {
-    UNROLL
-    for (int j = 0; j < 8; j++) {
-        const __m256i v = load256(w->q[c][j] + 32 * half);
-        l->q[j] = k ? high_nibbles(v) : low_nibbles(v);
-    }
+    const __m256i v = load256(w->q[c][j] + 32 * half);
+    return k ? high_nibbles(v) : low_nibbles(v);
 }
 
 INLINE void scales_q5_k(const struct colibri_x16_q5_k *w, const int half, __m256i *scale, __m256i *pair)
@@ -71,78 +69,102 @@ INLINE void scales_q5_k(const struct colibri_x16_q5_k *w, const int half, __m256
     scales_6bit(w->s, half, scale, pair);
 }
 
-INLINE void unpack_q5_k(const struct colibri_x16_q5_k *w, const int half, int c, const int k, struct lines *l)
+INLINE __m256i quad_q5_k(const struct colibri_x16_q5_k *w, const int half, const int c, const int k, const int j)
 {
-    const __m256i bit = _mm256_set1_epi8((char)(1 << (2 * c + k)));
-    UNROLL
-    for (int j = 0; j < 8; j++) {
-        const __m256i v = load256(w->q[c][j] + 32 * half);
-        const __m256i fifth = where_bits(load256(w->qh[j] + 32 * half), bit, 16);
-        l->q[j] = _mm256_or_si256(k ? high_nibbles(v) : low_nibbles(v), fifth);
-    }
+    const __m256i v = load256(w->q[c][j] + 32 * half);
+    const __m256i fifth = and8(shifted(load256(w->qh[j] + 32 * half), 4 - (2 * c + k)), 16);
+    return _mm256_or_si256(k ? high_nibbles(v) : low_nibbles(v), fifth);
 }
 
-/* 16 scales of one row per lane, and their pairs for an OFFSET. */
-INLINE void scales_and_pairs(const __m256i scale32[16], __m256i *scale, __m256i *pair)
+/* Signed bytes k of every 32-bit lane as a scale for add_scaled. */
+INLINE __m256i signed_byte_scale(__m256i words, const int k)
 {
-    UNROLL
-    for (int s = 0; s < 16; s++)
-        scale[s] = scale_form(scale32[s]);
-    UNROLL
-    for (int k = 0; k < 8; k++)
-        pair[k] = pair16(scale32[2 * k], scale32[2 * k + 1]);
+    if (VNNI)
+        return _mm256_srai_epi32(_mm256_slli_epi32(words, 24 - 8 * k), 24);
+    const __m256i pattern = _mm256_setr_epi8(-128, 0, -128, 0, -128, 4, -128, 4, -128, 8, -128, 8, -128, 12, -128, 12,
+                                             -128, 0, -128, 0, -128, 4, -128, 4, -128, 8, -128, 8, -128, 12, -128, 12);
+    const __m256i top = _mm256_shuffle_epi8(words, _mm256_add_epi8(pattern, _mm256_set1_epi16((short)(k << 8))));
+    return _mm256_srai_epi16(top, 8);
+}
+
+/* Signed bytes 2k and 2k + 1 of every 32-bit lane as 16-bit pair. */
+INLINE __m256i signed_byte_pair(__m256i words, const int k)
+{
+    const __m256i pattern = _mm256_setr_epi8(-128, 0, -128, 1, -128, 4, -128, 5, -128, 8, -128, 9, -128, 12, -128, 13,
+                                             -128, 0, -128, 1, -128, 4, -128, 5, -128, 8, -128, 9, -128, 12, -128, 13);
+    const __m256i top = _mm256_shuffle_epi8(words, _mm256_add_epi8(pattern, _mm256_set1_epi16((short)(2 * k << 8))));
+    return _mm256_srai_epi16(top, 8);
+}
+
+/* Bytes of 8 rows from a row of 16 as scales for add_scaled. */
+INLINE __m256i row_scale(const void *bytes, const int half, const uint8_t mask)
+{
+    const __m128i v = _mm_and_si128(_mm_loadu_si128(bytes), _mm_set1_epi8((char)mask));
+    if (VNNI)
+        return _mm256_cvtepu8_epi32(half ? _mm_srli_si128(v, 8) : v);
+    const __m256i pattern = _mm256_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1, 4, -1, 4, -1, 5,
+                                             -1, 5, -1, 6, -1, 6, -1, 7, -1, 7, -1);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(v),
+                               half ? _mm256_add_epi8(pattern, _mm256_set1_epi16(8)) : pattern);
+}
+
+/* The same of signed bytes. */
+INLINE __m256i signed_row_scale(const void *bytes, const int half)
+{
+    const __m128i v = _mm_loadu_si128(bytes);
+    if (VNNI)
+        return _mm256_cvtepi8_epi32(half ? _mm_srli_si128(v, 8) : v);
+    const __m256i pattern = _mm256_setr_epi8(-128, 0, -128, 0, -128, 1, -128, 1, -128, 2, -128, 2, -128, 3, -128, 3,
+                                             -128, 4, -128, 4, -128, 5, -128, 5, -128, 6, -128, 6, -128, 7, -128, 7);
+    const __m256i mine = half ? _mm256_add_epi8(pattern, _mm256_set1_epi16(8 << 8)) : pattern;
+    return _mm256_srai_epi16(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(v), mine), 8);
+}
+
+/* Bytes of 8 rows from two rows of 16, row by row. */
+INLINE __m128i row_pair(const void *even, const void *odd, const int half)
+{
+    const __m128i e = _mm_loadu_si128(even), o = _mm_loadu_si128(odd);
+    return half ? _mm_unpackhi_epi8(e, o) : _mm_unpacklo_epi8(e, o);
 }
 
 INLINE void scales_q6_k(const struct colibri_x16_q6_k *w, const int half, __m256i *scale, __m256i *pair)
 {
-    __m256i scale32[16];
     UNROLL
     for (int s = 0; s < 16; s++)
-        scale32[s] = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(w->scales[s] + 8 * half)));
-    scales_and_pairs(scale32, scale, pair);
+        scale[s] = signed_row_scale(w->scales[s], half);
+    UNROLL
+    for (int k = 0; k < 8; k++)
+        pair[k] = _mm256_cvtepi8_epi16(row_pair(w->scales[2 * k], w->scales[2 * k + 1], half));
 }
 
 /* Sub-block k of a half of 128 columns: columns 32 * part + 16 * (k % 2), part = k / 2. */
-INLINE void unpack_q6_k(const struct colibri_x16_q6_k *w, const int half, int n, const int k, struct lines *l)
+INLINE __m256i quad_q6_k(const struct colibri_x16_q6_k *w, const int half, const int n, const int k, const int j)
 {
-    const int part = k / 2, first = 4 * (k % 2);
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        const __m256i low = load256(w->ql[n][8 * (part % 2) + first + j] + 32 * half);
-        const __m256i high = load256(w->qh[n][first + j] + 32 * half);
-        const __m256i h = part == 0   ? _mm256_slli_epi16(high, 4)
-                          : part == 1 ? _mm256_slli_epi16(high, 2)
-                          : part == 2 ? high
-                                      : _mm256_srli_epi16(high, 2);
-        l->q[j] = _mm256_or_si256(part < 2 ? low_nibbles(low) : high_nibbles(low), and8(h, 48));
-    }
+    const int part = k / 2, line = 4 * (k % 2) + j;
+    const __m256i low = load256(w->ql[n][8 * (part % 2) + line] + 32 * half);
+    const __m256i high = and8(shifted(load256(w->qh[n][line] + 32 * half), 4 - 2 * part), 48);
+    return _mm256_or_si256(part < 2 ? low_nibbles(low) : high_nibbles(low), high);
 }
 
 /* 2-bit codes of Q2_K and Q3_K. */
 INLINE __m256i two_bits(const uint8_t *line, const int part)
 {
-    return and8(_mm256_srli_epi16(load256(line), 2 * part), 3);
+    return and8(shifted(load256(line), -2 * part), 3);
 }
 
 INLINE void scales_q2_k(const struct colibri_x16_q2_k *w, const int half, __m256i *scale, __m256i *pair)
 {
-    __m256i mn[16];
     UNROLL
-    for (int s = 0; s < 16; s++) {
-        const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(w->scales[s] + 8 * half)));
-        scale[s] = scale_form(low_nibbles(v));
-        mn[s] = _mm256_srli_epi32(v, 4);
-    }
+    for (int s = 0; s < 16; s++)
+        scale[s] = row_scale(w->scales[s], half, 15);
     UNROLL
     for (int k = 0; k < 8; k++)
-        pair[k] = pair16(mn[2 * k], mn[2 * k + 1]);
+        pair[k] = _mm256_srli_epi16(_mm256_cvtepu8_epi16(row_pair(w->scales[2 * k], w->scales[2 * k + 1], half)), 4);
 }
 
-INLINE void unpack_q2_k(const struct colibri_x16_q2_k *w, const int half, int n, const int k, struct lines *l)
+INLINE __m256i quad_q2_k(const struct colibri_x16_q2_k *w, const int half, const int n, const int k, const int j)
 {
-    UNROLL
-    for (int j = 0; j < 4; j++)
-        l->q[j] = two_bits(w->q[n][4 * (k % 2) + j] + 32 * half, k / 2);
+    return two_bits(w->q[n][4 * (k % 2) + j] + 32 * half, k / 2);
 }
 
 /* Scale s of 16: low nibble from byte s % 8 (high half for s >= 8), two bits from byte 8 + s % 4, minus 32. */
@@ -155,23 +177,23 @@ INLINE void scales_q3_k(const struct colibri_x16_q3_k *w, const int half, __m256
         _mm256_or_si256(high_nibbles(s0), and8(s2, 48)),
         _mm256_or_si256(high_nibbles(s1), and8(_mm256_srli_epi32(s2, 2), 48)),
     };
-    __m256i scale32[16];
     UNROLL
-    for (int s = 0; s < 16; s++)
-        scale32[s] = _mm256_sub_epi32(byte32(sc[s / 4], s % 4), _mm256_set1_epi32(32));
-    scales_and_pairs(scale32, scale, pair);
+    for (int i = 0; i < 4; i++) {
+        const __m256i words = _mm256_sub_epi8(sc[i], _mm256_set1_epi8(32));
+        UNROLL
+        for (int k = 0; k < 4; k++)
+            scale[4 * i + k] = signed_byte_scale(words, k);
+        pair[2 * i] = signed_byte_pair(words, 0);
+        pair[2 * i + 1] = signed_byte_pair(words, 1);
+    }
 }
 
 /* Two bits plus 4 where the mask bit is set: code + 4 in 0..7. */
-INLINE void unpack_q3_k(const struct colibri_x16_q3_k *w, const int half, int n, const int k, struct lines *l)
+INLINE __m256i quad_q3_k(const struct colibri_x16_q3_k *w, const int half, const int n, const int k, const int j)
 {
-    const int part = k / 2, first = 4 * (k % 2);
-    const __m256i bit = _mm256_set1_epi8((char)(1 << (4 * n + part)));
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        const __m256i third = where_bits(load256(w->hmask[first + j] + 32 * half), bit, 4);
-        l->q[j] = _mm256_or_si256(two_bits(w->q[n][first + j] + 32 * half, part), third);
-    }
+    const int part = k / 2, line = 4 * (k % 2) + j;
+    const __m256i third = and8(shifted(load256(w->hmask[line] + 32 * half), 2 - (4 * n + part)), 4);
+    return _mm256_or_si256(two_bits(w->q[n][line] + 32 * half, part), third);
 }
 
 INLINE void scales_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, __m256i *scale, __m256i *pair)
@@ -191,17 +213,19 @@ INLINE void scales_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, __
         pair[k] = pair16(sc[2 * k], sc[2 * k + 1]);
 }
 
-INLINE void unpack_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, int b, const int k, struct lines *l)
+INLINE __m256i quad_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, int b, const int k, const int j)
 {
-    static const int8_t values[16] = COLIBRI_IQ4_VALUES;
-    const __m256i table = signed_codes(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)values)));
+    const __m256i v = load256(w->q[b][j % 4] + 32 * half);
     (void)k;
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        const __m256i v = load256(w->q[b][j] + 32 * half);
-        l->q[j] = _mm256_shuffle_epi8(table, low_nibbles(v));
-        l->q[4 + j] = _mm256_shuffle_epi8(table, high_nibbles(v));
-    }
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(iq4_table()), j < 4 ? low_nibbles(v) : high_nibbles(v));
+}
+
+INLINE __m256i magnitudes_iq4_xs(const struct colibri_x16_iq4_xs *w, const int half, int b, const int k, const int j)
+{
+    const __m256i v = load256(w->q[b][j % 4] + 32 * half);
+    (void)k;
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_abs_epi8(iq4_table())),
+                               j < 4 ? low_nibbles(v) : high_nibbles(v));
 }
 
 #define NAME     q4_k

@@ -2,80 +2,74 @@
 #include "kernels.h"
 #include "panel.h"
 
-/* Low nibbles are quads 0..3, high nibbles quads 4..7. */
-INLINE void unpack_nibbles(const uint8_t q[4][64], const int half, struct lines *l)
+/* Quad j: low nibbles are quads 0..3, high nibbles quads 4..7. */
+INLINE __m256i nibbles(const uint8_t q[4][64], const int half, const int j)
 {
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        const __m256i v = load256(q[j] + 32 * half);
-        l->q[j] = low_nibbles(v);
-        l->q[4 + j] = high_nibbles(v);
-    }
+    const __m256i v = load256(q[j % 4] + 32 * half);
+    return j < 4 ? low_nibbles(v) : high_nibbles(v);
 }
 
-/* Bit i of qh[c] is the fifth bit of byte i of line c. */
-INLINE void add_fifth_bits(const uint64_t qh[8], const int half, struct lines *l)
+/* Bit i of qh[j] is the fifth bit of byte i of quad j. */
+INLINE __m256i fifth_bits(const uint64_t qh[8], const int half, const int j)
 {
-    const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
-                                            3, 3, 3, 3, 3, 3, 3);
+    const __m256i first = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                           3, 3, 3, 3, 3, 3);
+    const __m256i spread = half ? _mm256_add_epi8(first, _mm256_set1_epi8(4)) : first;
     const __m256i bits = _mm256_set1_epi64x((long long)UINT64_C(0x8040201008040201));
-    UNROLL
-    for (int j = 0; j < 8; j++) {
-        const __m256i v = _mm256_shuffle_epi8(broadcast32((const char *)&qh[j] + 4 * half), spread);
-        l->q[j] = _mm256_or_si256(l->q[j], where_bits(v, bits, 16));
-    }
+    return where_bits(_mm256_shuffle_epi8(_mm256_set1_epi64x((long long)qh[j]), spread), bits, 16);
 }
 
-INLINE void lookup(struct lines *l, __m128i table)
+INLINE __m256i lookup(__m256i codes, __m128i table)
 {
-    const __m256i t = _mm256_broadcastsi128_si256(table);
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        l->q[j] = _mm256_shuffle_epi8(t, l->q[j]);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
 }
 
-INLINE void unpack_q4_0(const struct colibri_x16_q4_0 *w, const int half, struct lines *l)
+INLINE __m256i quad_q4_0(const struct colibri_x16_q4_0 *w, const int half, const int j)
 {
-    unpack_nibbles(w->q, half, l);
+    return nibbles(w->q, half, j);
 }
 
-INLINE void unpack_q4_1(const struct colibri_x16_q4_1 *w, const int half, struct lines *l)
+INLINE __m256i quad_q4_1(const struct colibri_x16_q4_1 *w, const int half, const int j)
 {
-    unpack_nibbles(w->q, half, l);
+    return nibbles(w->q, half, j);
 }
 
-INLINE void unpack_q5_0(const struct colibri_x16_q5_0 *w, const int half, struct lines *l)
+INLINE __m256i quad_q5_0(const struct colibri_x16_q5_0 *w, const int half, const int j)
 {
-    unpack_nibbles(w->q, half, l);
-    add_fifth_bits(w->qh, half, l);
+    return _mm256_or_si256(nibbles(w->q, half, j), fifth_bits(w->qh, half, j));
 }
 
-INLINE void unpack_q5_1(const struct colibri_x16_q5_1 *w, const int half, struct lines *l)
+INLINE __m256i quad_q5_1(const struct colibri_x16_q5_1 *w, const int half, const int j)
 {
-    unpack_nibbles(w->q, half, l);
-    add_fifth_bits(w->qh, half, l);
+    return _mm256_or_si256(nibbles(w->q, half, j), fifth_bits(w->qh, half, j));
 }
 
-INLINE void unpack_q8_0(const struct colibri_x16_q8_0 *w, const int half, struct lines *l)
+INLINE __m256i quad_q8_0(const struct colibri_x16_q8_0 *w, const int half, const int j)
 {
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        l->q[j] = signed_codes(load256(w->q[j] + 32 * half));
+    return signed_codes(load256(w->q[j] + 32 * half));
 }
 
-INLINE void unpack_iq4_nl(const struct colibri_x16_iq4_nl *w, const int half, struct lines *l)
+INLINE __m256i quad_iq4_nl(const struct colibri_x16_iq4_nl *w, const int half, const int j)
 {
-    static const int8_t values[16] = COLIBRI_IQ4_VALUES;
-    unpack_nibbles(w->q, half, l);
-    lookup(l, _mm256_castsi256_si128(signed_codes(_mm256_castsi128_si256(_mm_loadu_si128((const void *)values)))));
+    return lookup(nibbles(w->q, half, j), iq4_table());
+}
+
+INLINE __m256i magnitudes_q8_0(const struct colibri_x16_q8_0 *w, const int half, const int j)
+{
+    return _mm256_abs_epi8(load256(w->q[j] + 32 * half));
+}
+
+INLINE __m256i magnitudes_iq4_nl(const struct colibri_x16_iq4_nl *w, const int half, const int j)
+{
+    return lookup(nibbles(w->q, half, j), _mm_abs_epi8(iq4_table()));
 }
 
 /* Values -12..12 become 0..24: unsigned codes, which need no sign step and allow chains. */
-INLINE void unpack_mxfp4(const struct colibri_x16_mxfp4 *w, const int half, struct lines *l)
+INLINE __m256i quad_mxfp4(const struct colibri_x16_mxfp4 *w, const int half, const int j)
 {
     static const int8_t values[16] = COLIBRI_MXFP4_VALUES;
-    unpack_nibbles(w->q, half, l);
-    lookup(l, _mm_add_epi8(_mm_loadu_si128((const void *)values), _mm_set1_epi8(12)));
+    const __m128i table = _mm_add_epi8(_mm_loadu_si128((const void *)values), _mm_set1_epi8(12));
+    return lookup(nibbles(w->q, half, j), table);
 }
 
 #define SCALE_D(name)                                                                                                  \

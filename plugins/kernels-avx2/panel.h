@@ -14,8 +14,8 @@
 #define PANEL_TILE (VNNI ? 6 : 3)
 
 struct panel {
-    uint8_t q[128][64];    /* line j: columns 4j.. of 16 rows; 16-bit codes: of 32 columns 8 lines of wide_even, then 8
-                              of wide_odd */
+    uint8_t q[128][64]; /* line j: columns 4j.. of 16 rows; 16-bit codes: of 32 columns 8 lines of wide_even, then 8
+                           of wide_odd */
     float d[8][16], m[8][16];
     int32_t scale[16][16]; /* as add_scaled takes them */
     int32_t pair[8][16];

@@ -9,7 +9,8 @@
  * and
  *   scales_NAME(block, half, scale[], pair[]): scale[s] of sub-block s as add_scaled takes it; pair[k] 16-bit pairs of
  *     minimums if HAS_MIN, else of scales, of the sub-blocks 2k and 2k + 1
- *   unpack_NAME(block, half, chunk, k, struct lines *): lines of sub-block SUBS * chunk + k; k is a constant.
+ *   quad_NAME(block, half, chunk, k, j): codes of columns 4j..4j+3 of sub-block SUBS * chunk + k, of 8 rows; k and j,
+ * and chunk unless SUBS is 1, are constants. and if SIGNED magnitudes_NAME(the same): absolute values of the codes.
  * Defines run_NAME(args). */
 
 #define CAT_(a, b) a##b
@@ -20,8 +21,14 @@
 #define N_PAIRS    (N_SUB / 2)
 #define LINES      (64 / N_SUB)
 #define WIDE       (SIGNED && !VNNI)
-#define TAKE_OFF   (SIGNED ? SIGNED_OFFSET : OFFSET)
-#define HAS_SUMS   (HAS_MIN + TAKE_OFF > 0) /* sums of activations are needed */
+#if SIGNED && !VNNI
+#define MAGNITUDES CAT(magnitudes_, NAME)(w, h, c, k, j)
+#else
+#define MAGNITUDES q
+#endif
+#define STEP     (VNNI ? LINES : CHAIN)
+#define TAKE_OFF (SIGNED ? SIGNED_OFFSET : OFFSET)
+#define HAS_SUMS (HAS_MIN + TAKE_OFF > 0) /* sums of activations are needed */
 
 /* Sums of the activations of every sub-block. */
 INLINE const int16_t *CAT(sub_sums_, NAME)(const struct colibri_act_q8x256 *x, int16_t sums[8])
@@ -34,62 +41,16 @@ INLINE const int16_t *CAT(sub_sums_, NAME)(const struct colibri_act_q8x256 *x, i
     return sums;
 }
 
-/* One superblock of one half: adds to acc[0 .. tile). */
-INLINE void CAT(superblock_, NAME)(const BLOCK *w, const int half, const void *const *x, uint32_t b, const int tile,
-                                   __m256 *acc)
-{
-    __m256i scale[N_SUB], pair[N_PAIRS], isum[2];
-    CAT(scales_, NAME)(w, half, scale, pair);
-    UNROLL
-    for (int i = 0; i < tile; i++)
-        isum[i] = _mm256_setzero_si256();
-    for (int c = 0; c < CHUNKS; c++) {
-        UNROLL
-        for (int k = 0; k < SUBS; k++) {
-            struct lines l;
-            if (PREFETCH && half == 0)
-                prefetch(w + 2, sizeof(BLOCK) / N_SUB, (size_t)(c * SUBS + k));
-            CAT(unpack_, NAME)(w, half, c, k, &l);
-            const __m256i sc = scale[c * SUBS + k];
-            UNROLL
-            for (int i = 0; i < tile; i++) {
-                const struct colibri_act_q8x256 *const xb = (const struct colibri_act_q8x256 *)x[i] + b;
-                isum[i] = dot_lines(isum[i], &l, xb->q + (c * SUBS + k) * LINES * 4, LINES, CHAIN, SIGNED, &sc);
-            }
-        }
-    }
-    const __m256 d = load_f16(w->d + 8 * half);
-#if HAS_MIN
-    const __m256 dmin = load_f16(w->dmin + 8 * half);
+#if SUBS > 1
+#define UNROLL_CHUNKS UNROLL
+#else
+#define UNROLL_CHUNKS
 #endif
-    UNROLL
-    for (int i = 0; i < tile; i++) {
-        const struct colibri_act_q8x256 *const xb = (const struct colibri_act_q8x256 *)x[i] + b;
-        const __m256 dx = _mm256_set1_ps(xb->d);
-        __m256i s = isum[i];
-        if (HAS_SUMS) {
-            int16_t buffer[8];
-            const int16_t *const sums = CAT(sub_sums_, NAME)(xb, buffer);
-            __m256i m = _mm256_setzero_si256();
-            UNROLL
-            for (int k = 0; k < N_PAIRS; k++)
-                m = madd_pair(m, pair[k], broadcast32(sums + 2 * k));
-            if (TAKE_OFF)
-                s = _mm256_sub_epi32(s, times(m, TAKE_OFF));
-            acc[i] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(s), acc[i]);
-#if HAS_MIN
-            acc[i] = _mm256_fnmadd_ps(_mm256_mul_ps(dmin, dx), _mm256_cvtepi32_ps(m), acc[i]);
-#endif
-        } else {
-            acc[i] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(s), acc[i]);
-        }
-    }
-}
 
-/* One group of 16 rows times `tile` activation rows from t on, from registers. */
+/* One group of 16 rows times `tile` activation rows from t on, straight from the packed weights. */
 INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, const int tile)
 {
-    const BLOCK *const w = (const void *)((const char *)a->w + (size_t)g * a->group_stride);
+    const BLOCK *w = (const void *)((const char *)a->w + (size_t)g * a->group_stride);
     const void *x[2];
     __m256 acc[2][2];
     gather_x(a, t, (uint32_t)tile, tile, x);
@@ -97,10 +58,72 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, ui
     for (int i = 0; i < tile; i++)
         acc[0][i] = acc[1][i] = _mm256_setzero_ps();
     const uint32_t n_blocks = a->n_cols / 256;
-    for (uint32_t b = 0; b < n_blocks; b++) {
+    for (uint32_t b = 0; b < n_blocks; b++, w++) {
+        __m256i scale[2][N_SUB], pair[2][N_PAIRS], isum[2][2];
+        const struct colibri_act_q8x256 *xb[2];
         UNROLL
         for (int h = 0; h < 2; h++)
-            CAT(superblock_, NAME)(w + b, h, x, b, tile, acc[h]);
+            CAT(scales_, NAME)(w, h, scale[h], pair[h]);
+        MEMORY_BARRIER(scale);
+        MEMORY_BARRIER(pair);
+        UNROLL
+        for (int i = 0; i < tile; i++) {
+            xb[i] = (const struct colibri_act_q8x256 *)x[i] + b;
+            isum[0][i] = isum[1][i] = _mm256_setzero_si256();
+        }
+        UNROLL_CHUNKS
+        for (int c = 0; c < CHUNKS; c++) {
+            UNROLL
+            for (int k = 0; k < SUBS; k++) {
+                __m256i p[2][2];
+                if (PREFETCH)
+                    prefetch(w + 2, sizeof(BLOCK) / N_SUB, (size_t)(c * SUBS + k));
+                UNROLL
+                for (int j = 0; j < LINES; j++) {
+                    __m256i xq[2];
+                    UNROLL
+                    for (int i = 0; i < tile; i++)
+                        xq[i] = broadcast32(xb[i]->q + ((c * SUBS + k) * LINES + j) * 4);
+                    UNROLL
+                    for (int h = 0; h < 2; h++) {
+                        const __m256i q = CAT(quad_, NAME)(w, h, c, k, j), u = MAGNITUDES;
+                        UNROLL
+                        for (int i = 0; i < tile; i++) {
+                            p[h][i] = dot_quad(p[h][i], q, xq[i], u, SIGNED, j % STEP);
+                            if (j % STEP < STEP - 1)
+                                continue;
+                            isum[h][i] = add_scaled(isum[h][i], p[h][i], scale[h][c * SUBS + k]);
+                            KEEP(isum[h][i]);
+                        }
+                    }
+                }
+            }
+        }
+        UNROLL
+        for (int i = 0; i < tile; i++) {
+            const __m256 dx = _mm256_set1_ps(xb[i]->d);
+            __m256i m[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+            if (HAS_SUMS) {
+                int16_t buffer[8];
+                const int16_t *const sums = CAT(sub_sums_, NAME)(xb[i], buffer);
+                UNROLL
+                for (int k = 0; k < N_PAIRS; k++) {
+                    const __m256i s = broadcast32(sums + 2 * k);
+                    m[0] = madd_pair(m[0], pair[0][k], s);
+                    m[1] = madd_pair(m[1], pair[1][k], s);
+                }
+            }
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m256i s = TAKE_OFF ? _mm256_sub_epi32(isum[h][i], times(m[h], TAKE_OFF)) : isum[h][i];
+                const __m256 d = load_f16(w->d + 8 * h);
+                acc[h][i] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(s), acc[h][i]);
+#if HAS_MIN
+                const __m256 dmin = load_f16(w->dmin + 8 * h);
+                acc[h][i] = _mm256_fnmadd_ps(_mm256_mul_ps(dmin, dx), _mm256_cvtepi32_ps(m[h]), acc[h][i]);
+#endif
+            }
+        }
     }
     UNROLL
     for (int h = 0; h < 2; h++) {
@@ -128,18 +151,18 @@ NOINLINE void CAT(unpack_panel_, NAME)(const BLOCK *w, uint32_t cols, struct pan
 #if HAS_MIN
         _mm256_storeu_ps(p->m[0] + 8 * h, load_f16(w->dmin + 8 * h));
 #endif
+        UNROLL_CHUNKS
         for (int c = 0; c < CHUNKS; c++) {
             UNROLL
             for (int k = 0; k < SUBS; k++) {
-                struct lines l;
-                CAT(unpack_, NAME)(w, h, c, k, &l);
                 UNROLL
                 for (int j = 0; j < LINES; j++) {
                     const int s = c * SUBS + k;
+                    const __m256i q = CAT(quad_, NAME)(w, h, c, k, j);
                     if (WIDE)
-                        panel_put_wide(p, s, j, h, l.q[j], load256(p->scale[s] + 8 * h));
+                        panel_put_wide(p, s, j, h, q, load256(p->scale[s] + 8 * h));
                     else
-                        panel_put(p, s * LINES + j, h, l.q[j]);
+                        panel_put(p, s * LINES + j, h, q);
                 }
             }
         }
@@ -220,6 +243,9 @@ INLINE void CAT(panel_tile_, NAME)(struct panel_scratch *s, uint32_t g, uint32_t
 #undef BLOCK
 #undef BLOCK_COLS
 #undef WIDE
+#undef STEP
+#undef MAGNITUDES
+#undef UNROLL_CHUNKS
 #undef TAKE_OFF
 #undef HAS_SUMS
 #undef CAT

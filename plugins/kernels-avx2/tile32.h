@@ -1,17 +1,24 @@
 /* Template: matrix product of one format with 32-column blocks (activations q8x32). Included once per format with
  *   NAME    the format, e.g. q4_0; the block is struct colibri_x16_NAME
- *   OFFSET  what unpack_NAME added to every code
+ *   OFFSET  what quad_NAME added to every code
  *   CHAIN   products that may be added in 16 bits (codes.h)
  *   SIGNED  1 if codes are signed_codes
  *   HAS_MIN 1 if the block has minimums m[16]
- * and unpack_NAME(block, half, struct lines *), scale_NAME(block, half). Defines run_NAME(args). */
+ * and quad_NAME(block, half, j): codes of columns 4j..4j+3 of 8 rows; scale_NAME(block, half);
+ * if SIGNED magnitudes_NAME(block, half, j): absolute values of the codes. Defines run_NAME(args). */
 
 #define CAT_(a, b) a##b
 #define CAT(a, b)  CAT_(a, b)
 #define BLOCK      struct CAT(colibri_x16_, NAME)
 #define BLOCK_COLS 32
 #define WIDE       (SIGNED && !VNNI)
-#define TAKE_OFF   (SIGNED ? SIGNED_OFFSET : OFFSET)
+#if SIGNED && !VNNI
+#define MAGNITUDES CAT(magnitudes_, NAME)(w + b, h, j)
+#else
+#define MAGNITUDES q
+#endif
+#define STEP     (VNNI ? 8 : CHAIN) /* quads until sums are widened */
+#define TAKE_OFF (SIGNED ? SIGNED_OFFSET : OFFSET)
 
 /* One group of 16 rows times `tile` activation rows from t on, from registers. */
 INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t, const int tile)
@@ -25,23 +32,39 @@ INLINE void CAT(tile_, NAME)(const struct colibri_matmul_args *a, uint32_t g, ui
         acc[0][i] = acc[1][i] = _mm256_setzero_ps();
     const uint32_t n_blocks = a->n_cols / 32;
     for (uint32_t b = 0; b < n_blocks; b++) {
+        __m256i s[2][2], p[2][2];
         UNROLL
-        for (int h = 0; h < 2; h++) {
-            struct lines l;
-            CAT(unpack_, NAME)(w + b, h, &l);
-            const __m256 d = CAT(scale_, NAME)(w + b, h);
-#if HAS_MIN
-            const __m256 m = load_f16(w[b].m + 8 * h);
-#endif
+        for (int j = 0; j < 8; j++) {
+            __m256i xq[2];
             UNROLL
-            for (int i = 0; i < tile; i++) {
-                const struct colibri_act_q8x32 *const xb = (const struct colibri_act_q8x32 *)x[i] + b;
-                const __m256i sum = broadcast32(&xb->sum);
-                const __m256i init = _mm256_sub_epi32(_mm256_setzero_si256(), times(sum, TAKE_OFF));
-                const __m256i s = dot_lines(init, &l, xb->q, 8, CHAIN, SIGNED, NULL);
-                const __m256 dx = _mm256_set1_ps(xb->d);
-                acc[h][i] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(s), acc[h][i]);
+            for (int i = 0; i < tile; i++)
+                xq[i] = broadcast32(((const struct colibri_act_q8x32 *)x[i])[b].q + 4 * j);
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m256i q = CAT(quad_, NAME)(w + b, h, j), u = MAGNITUDES;
+                UNROLL
+                for (int i = 0; i < tile; i++) {
+                    p[h][i] = dot_quad(p[h][i], q, xq[i], u, SIGNED, j % STEP);
+                    if (j % STEP < STEP - 1)
+                        continue;
+                    const __m256i sum = VNNI ? p[h][i] : _mm256_madd_epi16(p[h][i], ones16());
+                    s[h][i] = j < STEP ? sum : _mm256_add_epi32(s[h][i], sum);
+                    KEEP(s[h][i]);
+                }
+            }
+        }
+        UNROLL
+        for (int i = 0; i < tile; i++) {
+            const struct colibri_act_q8x32 *const xb = (const struct colibri_act_q8x32 *)x[i] + b;
+            const __m256i sum = broadcast32(&xb->sum);
+            const __m256 dx = _mm256_set1_ps(xb->d);
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m256i isum = TAKE_OFF ? _mm256_sub_epi32(s[h][i], times(sum, TAKE_OFF)) : s[h][i];
+                const __m256 d = CAT(scale_, NAME)(w + b, h);
+                acc[h][i] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(isum), acc[h][i]);
 #if HAS_MIN
+                const __m256 m = load_f16(w[b].m + 8 * h);
                 acc[h][i] = _mm256_fmadd_ps(_mm256_mul_ps(m, dx), _mm256_cvtepi32_ps(sum), acc[h][i]);
 #endif
             }
@@ -60,14 +83,13 @@ NOINLINE void CAT(unpack_panel_, NAME)(const BLOCK *w, uint32_t cols, struct pan
     for (int b = 0; b < (int)(cols / 32); b++) {
         UNROLL
         for (int h = 0; h < 2; h++) {
-            struct lines l;
-            CAT(unpack_, NAME)(w + b, h, &l);
             UNROLL
             for (int j = 0; j < 8; j++) {
+                const __m256i q = CAT(quad_, NAME)(w + b, h, j);
                 if (WIDE)
-                    panel_put_wide(p, b, j, h, l.q[j], ones16());
+                    panel_put_wide(p, b, j, h, q, ones16());
                 else
-                    panel_put(p, 8 * b + j, h, l.q[j]);
+                    panel_put(p, 8 * b + j, h, q);
             }
             _mm256_storeu_ps(p->d[b] + 8 * h, CAT(scale_, NAME)(w + b, h));
 #if HAS_MIN
@@ -133,6 +155,8 @@ INLINE void CAT(panel_tile_, NAME)(struct panel_scratch *s, uint32_t g, uint32_t
 #undef BLOCK
 #undef BLOCK_COLS
 #undef WIDE
+#undef STEP
+#undef MAGNITUDES
 #undef TAKE_OFF
 #undef CAT
 #undef CAT_

@@ -1,8 +1,6 @@
-/* Template, used by tile32.h and tile256.h: run_NAME. One or two activation rows are multiplied straight from the packed
- * lines, more through panels. Needs
- *   tile_NAME(args, group, t, tile)
- *   unpack_panel_NAME(block, columns, panel), panel_tile_NAME(scratch, group, t, x, first column, columns, tile)
- *   widen_NAME(x, columns, out) if WIDE */
+/* Template, used by tile32.h and tile256.h: run_NAME. One or two activation rows are multiplied straight from the
+ * packed lines, more through panels. Needs tile_NAME(args, group, t, tile) unpack_panel_NAME(block, columns, panel),
+ * panel_tile_NAME(scratch, group, t, x, first column, columns, tile) widen_NAME(x, columns, out) if WIDE */
 
 NOINLINE void CAT(tile2_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t)
 {
@@ -113,6 +111,7 @@ static void CAT(run_, NAME)(const struct colibri_matmul_args *a)
     const uint32_t step = even_part(a->n_x, PANEL_TOKENS);
     for (uint32_t t = 0; t < a->n_x; t += step)
         for (uint32_t g = a->group_begin; g < a->group_end; g += PANEL_GROUPS)
-            CAT(panel_pass_, NAME)(a, g, a->group_end - g < PANEL_GROUPS ? a->group_end : g + PANEL_GROUPS, t,
-                                   a->n_x - t < step ? a->n_x - t : step);
+            CAT(panel_pass_, NAME)
+            (a, g, a->group_end - g < PANEL_GROUPS ? a->group_end : g + PANEL_GROUPS, t,
+             a->n_x - t < step ? a->n_x - t : step);
 }

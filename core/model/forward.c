@@ -23,8 +23,7 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
     if (hp->n_experts)
         per_row +=
             hp->n_experts + (uint64_t)hp->top_k * ((uint64_t)hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
-    const uint64_t per_worker =
-        clb_attention_floats(hp, max_rows, n_kv) + clb_compute_tile_floats(max_rows, hp->top_k ? hp->top_k : 1);
+    const uint64_t per_worker = clb_attention_floats(hp, max_rows, n_kv) + clb_compute_tile_floats(max_rows);
     return (per_row * max_rows + n_workers * per_worker) * sizeof(float);
 }
 
@@ -128,8 +127,7 @@ int clb_forward_create(const clb_forward_options *options, clb_forward **out, cl
     if (!rc)
         rc = prepare_kernels(f, err);
     if (!rc)
-        rc = clb_compute_reserve_tiles(
-            &f->compute, clb_compute_tile_floats(f->max_rows, f->hp->top_k ? f->hp->top_k : 1), err);
+        rc = clb_compute_reserve_tiles(&f->compute, clb_compute_tile_floats(f->max_rows), err);
     if (!rc && !allocate(f))
         rc = CLB_NOMEM(err, "buffers of the forward pass (a smaller --batch needs less)");
     if (rc) {
@@ -210,6 +208,7 @@ struct between {
     const float *extra; /* [n_rows][n_embd] added to the branch, or NULL */
     const float *norm;  /* weights of the norm that makes h of x; NULL: nobody wants h */
     bool join;          /* add the branch to x first */
+    bool mix;           /* the branch is still to be summed from the experts' products */
     int form[CLB_MAX_ACT_FORMS];
     uint32_t n_forms; /* quantized forms of h that the next products want */
 };
@@ -222,6 +221,8 @@ static void between_row(void *ctx, uint32_t row, uint32_t worker)
     const clb_hparams *hp = f->hp;
     const struct colibri_vecops *ops = f->compute.ops;
     const size_t at = (size_t)row * hp->n_embd;
+    if (b->mix)
+        clb_forward_mix_row(f, row, f->branch + at);
     if (b->bias)
         ops->add(f->branch + at, b->bias, hp->n_embd);
     if (b->extra)
@@ -295,7 +296,7 @@ static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
     if (l->moe < 0) {
         CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff, f->branch, err));
     } else {
-        CLB_TRY(clb_forward_moe(f, l, f->branch, err));
+        CLB_TRY(clb_forward_moe(f, l, f->branch, &to_next.mix, err));
         if (l->gate.tensor) { /* shared expert: its own branch, added to the routed ones */
             CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff_shared, f->shared, err));
             to_next.extra = f->shared;

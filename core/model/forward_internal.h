@@ -31,7 +31,7 @@ struct clb_forward {
     uint32_t *pair_at;                              /* [pair] -> place in expert order */
     uint32_t *place_row;                            /* [place] -> row */
     float *expert_act; /* [place][n_ff_expert] inputs of the down products, if these take floats */
-    float *expert_out; /* [place][n_embd], when a step's experts come in several waves */
+    float *expert_out; /* [place][n_embd], with many rows or experts that come in several waves */
     uint32_t *union_ids, *union_rows, *union_first; /* [n_experts] */
     float *union_gates;
     uint32_t *expert_count;         /* [n_experts] */
@@ -67,7 +67,10 @@ int clb_attention_reserve(clb_forward *f, uint32_t n_kv, clb_error *err);
 void clb_attention_run(clb_forward *f, uint32_t il);
 
 int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, float *out, clb_error *err);
-int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, clb_error *err);
+/* *mix: `out` was not written; the caller takes each row from clb_forward_mix_row. */
+int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, clb_error *err);
+/* The weighted sum over a row's experts, in router-rank order whatever the order of arrival. */
+void clb_forward_mix_row(const clb_forward *f, uint32_t row, float *out);
 
 /* Router of one row: probabilities (in place of logits), chosen ids and their weights. See hparams for the variants.
  * Ties go to the lower id; a NaN ranks below everything. */

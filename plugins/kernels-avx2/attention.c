@@ -3,7 +3,7 @@
  * Up to BLOCK queries go through a segment together. Keys and values are widened to F32 in steps of 16 to 64 positions,
  * which stay in the L1 cache while the queries pass by in threes. A score tile is 4 keys x 3 queries: twelve sums of
  * lanes 0..7 in registers, put aside while those of lanes 8..15 are made, because all 24 would not fit. A value tile is
- * up to 4 registers of the head dimension x 3 queries; its sums rest in `parts` between steps. One or two queries
+ * up to 4 registers of the head dimension x 3 queries; its sums rest in `parts` between steps. Few queries
  * (decode) read keys and values as they are: widening them first would not pay.
  *
  * The queries of a three may see different numbers of positions. Scores beyond a query's last are computed and not
@@ -17,7 +17,7 @@
 #define STEP      64u   /* positions of a step at most, */
 #define KEYS      16u   /* and what they are a multiple of */
 #define PANEL     128u  /* dimensions of a step through the values */
-#define WIDE_FROM 3u    /* queries for which widening pays */
+#define WIDE_FROM 25u   /* queries for which widening pays */
 
 /* One load, not one inside of each fma that uses it, which is what GCC makes of it. */
 #ifdef __clang__
@@ -175,7 +175,7 @@ INLINE void score_some(const float *k, uint32_t n, const float *const *query, ui
 }
 
 /* Three queries; the usual dimensions are unrolled. */
-static void score_three(const struct queries *b, uint32_t t, uint32_t i, uint32_t n, const float *k)
+NOINLINE void score_three(const struct queries *b, uint32_t t, uint32_t i, uint32_t n, const float *k)
 {
     const uint32_t dim = b->a->k_dim;
     const float by = b->a->scale;
@@ -198,7 +198,7 @@ static void score_three(const struct queries *b, uint32_t t, uint32_t i, uint32_
     }
 }
 
-static void score_wide(const struct queries *b, uint32_t begin, uint32_t i, uint32_t most, const float *k)
+NOINLINE void score_wide(const struct queries *b, uint32_t begin, uint32_t i, uint32_t most, const float *k)
 {
     const uint32_t dim = b->a->k_dim, lines = (dim + 15) / 16;
     for (uint32_t t = 0; t < b->n; t += 3) {
@@ -239,7 +239,7 @@ INLINE void score_keys(const struct queries *b, uint32_t t, uint32_t n, const vo
     }
 }
 
-static void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
+NOINLINE void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
 {
     const struct colibri_attention_args *const a = b->a;
     const size_t dims = ((size_t)a->k_dim + 15) & ~(size_t)15;
@@ -363,7 +363,7 @@ INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uin
     }
 }
 
-static void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
+NOINLINE void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
 {
     const struct colibri_attention_args *const a = b->a;
     _Alignas(32) float wide[WIDE];

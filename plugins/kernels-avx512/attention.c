@@ -3,8 +3,8 @@
  * Up to BLOCK queries go through a segment together. Keys and values are widened to F32 in steps of
  * 16 to 64 positions, which stay in the L1 cache while the queries pass by in fours. A score tile is 4 keys x 4 queries
  * in 16 registers, whose 16 sums are made by one transposing tree. A value tile is up to 5 registers of the head
- * dimension x 4 queries; its sums rest in `parts` between blocks of positions. One to three queries (decode) read keys
- * and values as they are: widening them first would not pay.
+ * dimension x 4 queries; its sums rest in `parts` between blocks of positions. Few queries
+ * (decode) read keys and values as they are: widening them first would not pay.
  *
  * The queries of a four may see different numbers of positions. Scores beyond a query's last are computed and not used;
  * values are added to all four as far as all of them see, and to each alone from there. */
@@ -17,7 +17,7 @@
 #define KEYS      16u   /* positions: steps are multiples of it, and */
 #define STEP      64u   /* this at most */
 #define PANEL     128u  /* dimensions of a step through the values */
-#define WIDE_FROM 4u    /* queries for which widening pays */
+#define WIDE_FROM 17u   /* queries for which widening pays */
 
 /* Of a loop that is known or not: Clang warns of what it cannot unroll, and decides well by itself. */
 #ifdef __clang__
@@ -147,7 +147,7 @@ INLINE void score_four(const float *k, uint32_t n, const float *const *query, ui
 }
 
 /* The usual dimensions are unrolled. */
-static void score_wide(const struct queries *b, uint32_t begin, uint32_t i, uint32_t most, const float *k)
+NOINLINE void score_wide(const struct queries *b, uint32_t begin, uint32_t i, uint32_t most, const float *k)
 {
     const uint32_t dim = b->a->k_dim, lines = (dim + 15) / 16;
     const float by = b->a->scale;
@@ -209,7 +209,7 @@ INLINE void score_keys(const struct queries *b, uint32_t begin, uint32_t i, cons
     }
 }
 
-static void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
+NOINLINE void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
 {
     const struct colibri_attention_args *const a = b->a;
     const size_t dims = ((size_t)a->k_dim + 15) & ~(size_t)15;
@@ -363,7 +363,7 @@ INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uin
     }
 }
 
-static void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
+NOINLINE void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
 {
     const struct colibri_attention_args *const a = b->a;
     const uint32_t lines = (a->v_dim + 15) / 16;

@@ -2,7 +2,7 @@
  *
  * Up to BLOCK queries go through a segment together. Keys and values are widened to F32 in steps of 16 to 64 positions,
  * which stay in the L1 cache while the queries pass by in twos. Scores are dot_tile products of 2 keys x 2 queries. A
- * value tile is 32 dimensions x 2 queries; its sums rest in `parts` between steps. One or two queries (decode) read
+ * value tile is 32 dimensions x 2 queries; its sums rest in `parts` between steps. Few queries (decode) read
  * keys and values as they are: widening them first would not pay.
  *
  * The two queries of a tile may see different numbers of positions. Scores beyond a query's last are computed and not
@@ -16,7 +16,7 @@
 #define STEP      64u   /* positions of a step at most, */
 #define KEYS      16u   /* and what they are a multiple of */
 #define PANEL     128u  /* dimensions of a step through the values */
-#define WIDE_FROM 3u    /* queries for which widening pays */
+#define WIDE_FROM 9u    /* queries for which widening pays */
 
 /* Some queries of a call. */
 struct queries {

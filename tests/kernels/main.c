@@ -59,6 +59,8 @@ static void do_format(enum mode mode, struct report *rep, const struct colibri_f
 {
     char name[64];
     snprintf(name, sizeof(name), "format.%s", f->name);
+    for (char *c = name; *c; c++) /* components have lower-case names */
+        *c = (char)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c);
     const struct colibri_matmul m = {
         .struct_size = sizeof(m),
         .gguf_type = f->gguf_type,

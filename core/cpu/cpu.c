@@ -166,6 +166,12 @@ char *clb_cpu_format(struct colibri_cpu_bits bits, char out[CLB_CPU_TEXT_MAX])
 #define XCR0_ZMM  UINT64_C(0xe6) /* ... and opmask, upper halves of ZMM0-15, ZMM16-31 */
 #define XCR0_TILE (UINT64_C(3) << 17)
 
+void clb_cpu_claim_leaf7(struct colibri_cpu_bits *cpuid, uint32_t max_subleaf, uint32_t edx0, uint32_t eax1)
+{
+    clb_cpu_set(cpuid, COLIBRI_CPU_BIT_AVX512FP16, (edx0 >> 23) & 1u);
+    clb_cpu_set(cpuid, COLIBRI_CPU_BIT_AVXVNNI, max_subleaf >= 1 && ((eax1 >> 4) & 1u));
+}
+
 struct colibri_cpu_bits clb_cpu_usable_x86(const clb_cpu_x86_claims *claims)
 {
     struct colibri_cpu_bits bits = claims->cpuid;

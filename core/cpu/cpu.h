@@ -25,6 +25,10 @@ typedef struct clb_cpu_x86_claims {
     bool amx_permitted;            /* arch_prctl(ARCH_REQ_XCOMP_PERM) succeeded */
 } clb_cpu_x86_claims;
 
+/* Adds to *cpuid the features of CPUID leaf 7 that the packaged cpu_features does not know: max_subleaf (EAX) and edx0 of
+ * subleaf 0, eax1 of subleaf 1, which counts only if there is one. Pure. */
+void clb_cpu_claim_leaf7(struct colibri_cpu_bits *cpuid, uint32_t max_subleaf, uint32_t edx0, uint32_t eax1);
+
 /* The part of the claims that can be used. Pure: tests feed it machines that do not exist here. */
 struct colibri_cpu_bits clb_cpu_usable_x86(const clb_cpu_x86_claims *claims);
 

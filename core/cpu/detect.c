@@ -57,10 +57,10 @@ void clb_cpu_detect(struct colibri_cpu_bits *out)
     if (__get_cpuid(1, &a, &b, &ecx, &d))
         c.osxsave = (ecx >> 27) & 1u;
     if (__get_cpuid_count(7, 0, &a, &b, &ecx, &d)) {
-        CLAIM(AVX512FP16, (d >> 23) & 1u);
-        const uint32_t subleaves = a;
-        if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &ecx, &d))
-            CLAIM(AVXVNNI, (a >> 4) & 1u);
+        const uint32_t subleaves = a, edx0 = d;
+        if (subleaves < 1 || !__get_cpuid_count(7, 1, &a, &b, &ecx, &d))
+            a = 0;
+        clb_cpu_claim_leaf7(&c.cpuid, subleaves, edx0, a);
     }
 #undef CLAIM
     if (c.osxsave)

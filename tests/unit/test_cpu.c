@@ -69,6 +69,37 @@ static void test_xcr0_without_ymm(void **state)
     assert_bits(clb_cpu_usable_x86(&c), "sse3,ssse3,sse4_1,sse4_2,bmi2");
 }
 
+/* AVX-VNNI without AVX-512, as on client CPUs: its state is YMM's. */
+static void test_avx_vnni(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t max_subleaf, edx0, eax1;
+        const char *names;
+    } leaves[] = {
+        {1, 0, 1u << 4, "avxvnni"},
+        {2, 0, UINT32_MAX, "avxvnni"},
+        {1, 0, ~(1u << 4), ""},
+        {0, 0, UINT32_MAX, ""}, /* no subleaf 1: what CPUID returns for it means nothing */
+        {0, 1u << 23, UINT32_MAX, "avx512fp16"},
+        {1, ~(1u << 23), 0, ""},
+    };
+    for (size_t i = 0; i < sizeof leaves / sizeof *leaves; i++) {
+        struct colibri_cpu_bits b = bits_of(V3);
+        clb_cpu_claim_leaf7(&b, leaves[i].max_subleaf, leaves[i].edx0, leaves[i].eax1);
+        assert_bits(clb_cpu_minus(b, bits_of(V3)), leaves[i].names);
+        clb_cpu_claim_leaf7(&b, 1, 0, 0); /* says no as well as yes */
+        assert_bits(b, V3);
+    }
+    clb_cpu_x86_claims c = {.cpuid = bits_of(V3 ",avxvnni"), .osxsave = true, .xcr0 = 0x7};
+    assert_bits(clb_cpu_usable_x86(&c), V3 ",avxvnni");
+    c.xcr0 = 0x3; /* the kernel does not save YMM */
+    assert_bits(clb_cpu_usable_x86(&c), "sse3,ssse3,sse4_1,sse4_2,bmi2");
+    c.xcr0 = 0x7;
+    c.osxsave = false;
+    assert_bits(clb_cpu_usable_x86(&c), "sse3,ssse3,sse4_1,sse4_2,bmi2");
+}
+
 static void test_amx_needs_all_three(void **state)
 {
     (void)state;
@@ -397,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_everything_usable),
         cmocka_unit_test(test_xcr0_without_zmm),
         cmocka_unit_test(test_xcr0_without_ymm),
+        cmocka_unit_test(test_avx_vnni),
         cmocka_unit_test(test_amx_needs_all_three),
         cmocka_unit_test(test_hypervisor_hides_a_prerequisite),
         cmocka_unit_test(test_masks_close_downward),

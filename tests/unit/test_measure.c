@@ -477,7 +477,7 @@ static void test_real_kernels(void **state)
     const clb_selection_stats s = clb_registry_selection(f.reg);
     print_message("%u decisions measured in %.2f s, %u differ from rank\n", s.n_measured, (double)s.ns / 1e9,
                   s.n_overturned);
-    if (clb_cpu_has(&f.options.cpu, COLIBRI_CPU_AVX512F)) /* two plugins and three kernels for most formats */
+    if (clb_cpu_has(&f.options.cpu, COLIBRI_CPU_BIT_AVX512F)) /* two plugins and three kernels for most formats */
         assert_true(s.n_measured > 0);
     fixture_end(&f);
 }

@@ -22,7 +22,7 @@ extern const struct colibri_vecops clb_avx512_vecops;
     {                                                                                                                  \
         .struct_size = sizeof(struct colibri_matmul), .gguf_type = COLIBRI_TYPE_##type, .layout = (lay),               \
         .max_ulp = COLIBRI_EXACT, .rank = RANK, .min_x = 1, .cpu = {CPU_EXTRA, 0}, .name = PREFIX "." #fmt,            \
-        .act = (activation), .scratch_bytes = SCRATCH, .run = run_##fmt                                                                          \
+        .act = (activation), .scratch_bytes = SCRATCH, .run = run_##fmt                                                \
     }
 #define X16_MATMUL(type, fmt, activation)  MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_X16, activation)
 #define ROWS_MATMUL(type, fmt, activation) MATMUL_COMPONENT(type, fmt, COLIBRI_LAYOUT_ROWS, activation)

@@ -157,8 +157,7 @@ INLINE void folds_q2_k(const struct colibri_x16_q2_k *w, __m512i *pair)
 }
 
 /* scale * code <= 45, from a table of the four products. */
-INLINE void unpack_fold_q2_k(const struct colibri_x16_q2_k *w, const __m512i *pair, int n, const int k,
-                             struct lines *l)
+INLINE void unpack_fold_q2_k(const struct colibri_x16_q2_k *w, const __m512i *pair, int n, const int k, struct lines *l)
 {
     (void)pair;
     const __m512i scale = low_nibbles(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)w->scales[8 * n + k])));
@@ -212,15 +211,14 @@ INLINE void folds_q3_k(const struct colibri_x16_q3_k *w, __m512i *pair)
 
 /* scale * code + 127: -4..3 times -32..31 is -124..128. With u = scale + 32 the products u * {0, 1, 2, 3} fit bytes,
  * and what u has too much is the same for all rows. */
-INLINE void unpack_fold_q3_k(const struct colibri_x16_q3_k *w, const __m512i *sc, int n, const int k,
-                             struct lines *l)
+INLINE void unpack_fold_q3_k(const struct colibri_x16_q3_k *w, const __m512i *sc, int n, const int k, struct lines *l)
 {
     const int part = k / 2, first = 4 * (k % 2);
     const __m512i u = byte32(sc[2 * n + k / 4], k % 4);
     const __m512i with_bit = _mm512_add_epi8(_mm512_mullo_epi32(u, _mm512_set1_epi32(0x03020100)),
                                              _mm512_set1_epi32(0x1f3f5f7f)); /* 127 - 32 * {0, 1, 2, 3} */
-    const __m512i without = _mm512_sub_epi8(with_bit, _mm512_sub_epi8(_mm512_mullo_epi32(u, _mm512_set1_epi32(0x04040404)),
-                                                                       _mm512_set1_epi8(-128)));
+    const __m512i without = _mm512_sub_epi8(
+        with_bit, _mm512_sub_epi8(_mm512_mullo_epi32(u, _mm512_set1_epi32(0x04040404)), _mm512_set1_epi8(-128)));
     const __m512i bit = _mm512_set1_epi8((char)(1 << (4 * n + part)));
     UNROLL
     for (int j = 0; j < 4; j++) {

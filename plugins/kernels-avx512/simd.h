@@ -206,8 +206,8 @@ INLINE __m512i scale_form(__m512i scale32)
 #endif
 }
 
-/* v, a sum that is not to be regrouped: compilers add the addends of several sub-blocks to each other first, and run out
- * of registers for them. */
+/* v, a sum that is not to be regrouped: compilers add the addends of several sub-blocks to each other first, and run
+ * out of registers for them. */
 INLINE __m512i added(__m512i v)
 {
     __asm__("" : "+v"(v));

@@ -79,7 +79,9 @@ INLINE __m512i in_place_q3_k(__m512i v, __m512i h, const int n, const int p)
 {
     const int at = p == 3 ? 4 : 2 * p;
     const __m512i two = p == 3 ? _mm512_srli_epi16(v, 2) : v;
-    const __m512i third = n == 0   ? _mm512_slli_epi16(h, p == 0 ? 2 : p == 2 ? 4 : 3)
+    const __m512i third = n == 0   ? _mm512_slli_epi16(h, p == 0   ? 2
+                                                          : p == 2 ? 4
+                                                                   : 3)
                           : p == 2 ? h
                                    : _mm512_srli_epi16(h, p == 0 ? 2 : 1);
     return _mm512_ternarylogic_epi32(and8(third, (char)(4 << at)), two, _mm512_set1_epi8((char)(3 << at)),
@@ -128,8 +130,8 @@ INLINE void single_q3_k(const struct tile_args *ta)
                 sum[p] = add_scaled(sum[p], s[i], _mm512_srai_epi32(top, 24));
             }
         }
-        const __m512i isum = _mm512_add_epi32(
-            sum[0], _mm512_add_epi32(_mm512_srai_epi32(sum[1], 2), _mm512_srai_epi32(sum[2], 4)));
+        const __m512i isum =
+            _mm512_add_epi32(sum[0], _mm512_add_epi32(_mm512_srai_epi32(sum[1], 2), _mm512_srai_epi32(sum[2], 4)));
         const __m512 dx = _mm512_set1_ps(x->d);
         acc = _mm512_fmadd_ps(_mm512_mul_ps(load_f16(w->d), dx), _mm512_cvtepi32_ps(isum), acc);
     }

@@ -5,14 +5,17 @@
 #include "simd.h"
 
 #define TILE_MAX 16
+/* Tiles of that many rows and more ask for the weights of the next group: it takes so long to come to them that
+ * hardware prefetchers have stopped by then. */
+#define AHEAD_TILE 8
 
 /* One tile: group `g` times the activation rows t, t+1, .. of a product. */
 struct tile_args {
     const struct colibri_matmul_args *a;
-    const void *w;     /* first block of the group, or of the range of columns */
+    const void *w; /* first block of the group, or of the range of columns */
     uint32_t g, t;
     uint32_t n_blocks;
-    size_t x_offset;   /* bytes from the start of an activation row to the first block */
+    size_t x_offset; /* bytes from the start of an activation row to the first block */
     /* superblocks only */
     const int32_t *side; /* prepared sums of row t in the first block (tile256.h) */
     size_t side_stride;  /* words from block to block */
@@ -74,7 +77,8 @@ INLINE void fill_side(const struct tile_args *ta, uint32_t t0, uint32_t t1, cons
                 _mm256_storeu_si256((void *)out, s32);
             } else if (words == 16) {
                 const __m512i each = _mm512_cvtepi16_epi32(s16);
-                _mm512_storeu_si512(out, _mm512_sub_epi32(_mm512_setzero_si512(), times_power_of_two(each, (uint32_t)offset)));
+                _mm512_storeu_si512(
+                    out, _mm512_sub_epi32(_mm512_setzero_si512(), times_power_of_two(each, (uint32_t)offset)));
             } else {
                 __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s32), _mm256_extracti128_si256(s32, 1));
                 s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
@@ -102,6 +106,8 @@ NOINLINE void tile_begin(struct tile_state *st, const struct tile_args *ta, int 
     const __mmask16 rows = tile_mask(ta);
     for (int i = 0; i < tile; i++) {
         st->x[i] = tile_row(ta, i);
+        _mm_prefetch((const void *)tile_y(ta, i),
+                     _MM_HINT_T0); /* stores that miss would hold up those of the next tile */
         st->acc[i] = ta->resume ? _mm512_maskz_loadu_ps(rows, tile_y(ta, i)) : _mm512_setzero_ps();
     }
 }

@@ -13,8 +13,8 @@
  *   scales_NAME(block, scale[], pair[]): scale[s] of sub-block s in scale_form; the pairs
  *   unpack_NAME(block, chunk, k, struct lines *): lines of sub-block SUBS * chunk + k; k is a constant.
  * With FOLD 1 the lines are codes times scales already, plus FOLD_OFFSET (an unsigned byte), and
- *   folds_NAME(block, pair[]) and unpack_fold_NAME(block, pair[], chunk, k, struct lines *) take the place of those two for
- *   tiles of three rows and more: the sum over the superblock is one run of products, and FOLD_OFFSET comes off once;
+ *   folds_NAME(block, pair[]) and unpack_fold_NAME(block, pair[], chunk, k, struct lines *) take the place of those two
+ * for tiles of three rows and more: the sum over the superblock is one run of products, and FOLD_OFFSET comes off once;
  *   single_NAME(args) is the tile of one row.
  * Defines run_NAME(args).
  *
@@ -58,10 +58,13 @@ INLINE void CAT(tile_, NAME)(const struct tile_args *ta, const int tile)
         for (int c = 0; c < CHUNKS; c++) {
             UNROLL
             for (int k = 0; k < SUBS; k++) {
-                forget_memory();
+                if (tile > 4) /* few rows leave registers for lines that two sub-blocks share */
+                    forget_memory();
                 struct lines l;
                 const int s = c * SUBS + k;
-                if (PREFETCH)
+                if (tile >= AHEAD_TILE)
+                    prefetch((const char *)(w + b) + ta->a->group_stride, sizeof(BLOCK) / N_SUB, (size_t)s);
+                else if (PREFETCH)
                     prefetch(w + b + 2, sizeof(BLOCK) / N_SUB, (size_t)s);
 #if FOLD
                 if (fold)

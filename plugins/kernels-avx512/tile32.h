@@ -23,6 +23,8 @@ INLINE void CAT(tile_, NAME)(const struct tile_args *ta, const int tile)
         acc[i] = _mm512_setzero_ps();
     for (uint32_t b = 0; b < n_blocks; b++) {
         forget_memory();
+        if (tile >= AHEAD_TILE)
+            prefetch((const char *)(w + b) + ta->a->group_stride, sizeof(BLOCK), 0);
         struct lines l;
         CAT(unpack_, NAME)(w + b, &l);
         const __m512 d = CAT(scale_, NAME)(w + b);

@@ -23,17 +23,41 @@ TILE_FUNCTION(16)
 INLINE void CAT(pick_, NAME)(const struct tile_args *ta, uint32_t n)
 {
     switch (n) {
-    case 1: CAT(tile1_, NAME)(ta); break;
-    case 2: CAT(tile2_, NAME)(ta); break;
-    case 3: CAT(tile3_, NAME)(ta); break;
-    case 4: CAT(tile4_, NAME)(ta); break;
-    case 5: CAT(tile5_, NAME)(ta); break;
-    case 6: CAT(tile6_, NAME)(ta); break;
-    case 7: CAT(tile7_, NAME)(ta); break;
-    case 8: CAT(tile8_, NAME)(ta); break;
-    case 10: CAT(tile10_, NAME)(ta); break;
-    case 12: CAT(tile12_, NAME)(ta); break;
-    case 14: CAT(tile14_, NAME)(ta); break;
-    default: CAT(tile16_, NAME)(ta); break;
+    case 1:
+        CAT(tile1_, NAME)(ta);
+        break;
+    case 2:
+        CAT(tile2_, NAME)(ta);
+        break;
+    case 3:
+        CAT(tile3_, NAME)(ta);
+        break;
+    case 4:
+        CAT(tile4_, NAME)(ta);
+        break;
+    case 5:
+        CAT(tile5_, NAME)(ta);
+        break;
+    case 6:
+        CAT(tile6_, NAME)(ta);
+        break;
+    case 7:
+        CAT(tile7_, NAME)(ta);
+        break;
+    case 8:
+        CAT(tile8_, NAME)(ta);
+        break;
+    case 10:
+        CAT(tile10_, NAME)(ta);
+        break;
+    case 12:
+        CAT(tile12_, NAME)(ta);
+        break;
+    case 14:
+        CAT(tile14_, NAME)(ta);
+        break;
+    default:
+        CAT(tile16_, NAME)(ta);
+        break;
     }
 }

@@ -229,6 +229,7 @@ INLINE __m256i magnitudes_iq4_xs(const struct colibri_x16_iq4_xs *w, const int h
 }
 
 #define NAME     q4_k
+#define DIRECT   4
 #define CHUNKS   4
 #define SUBS     2
 #define OFFSET   0
@@ -239,6 +240,7 @@ INLINE __m256i magnitudes_iq4_xs(const struct colibri_x16_iq4_xs *w, const int h
 #include "tile256.h"
 
 #define NAME     q5_k
+#define DIRECT   2
 #define CHUNKS   4
 #define SUBS     2
 #define OFFSET   0
@@ -249,6 +251,7 @@ INLINE __m256i magnitudes_iq4_xs(const struct colibri_x16_iq4_xs *w, const int h
 #include "tile256.h"
 
 #define NAME     q6_k
+#define DIRECT   2
 #define CHUNKS   2
 #define SUBS     8
 #define OFFSET   32
@@ -259,6 +262,7 @@ INLINE __m256i magnitudes_iq4_xs(const struct colibri_x16_iq4_xs *w, const int h
 #include "tile256.h"
 
 #define NAME     q2_k
+#define DIRECT   4
 #define CHUNKS   2
 #define SUBS     8
 #define OFFSET   0
@@ -269,6 +273,7 @@ INLINE __m256i magnitudes_iq4_xs(const struct colibri_x16_iq4_xs *w, const int h
 #include "tile256.h"
 
 #define NAME     q3_k
+#define DIRECT   2
 #define CHUNKS   2
 #define SUBS     8
 #define OFFSET   4
@@ -279,6 +284,7 @@ INLINE __m256i magnitudes_iq4_xs(const struct colibri_x16_iq4_xs *w, const int h
 #include "tile256.h"
 
 #define NAME     iq4_xs
+#define DIRECT   4
 #define CHUNKS   8
 #define SUBS     1
 #define OFFSET   0

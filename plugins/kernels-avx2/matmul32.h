@@ -95,6 +95,7 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
 }
 
 #define NAME    q4_0
+#define DIRECT  4
 #define OFFSET  8
 #define CHAIN   8
 #define SIGNED  0
@@ -102,6 +103,7 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
 #include "tile32.h"
 
 #define NAME    q4_1
+#define DIRECT  4
 #define OFFSET  0
 #define CHAIN   8
 #define SIGNED  0
@@ -109,6 +111,7 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
 #include "tile32.h"
 
 #define NAME    q5_0
+#define DIRECT  2
 #define OFFSET  16
 #define CHAIN   4
 #define SIGNED  0
@@ -116,6 +119,7 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
 #include "tile32.h"
 
 #define NAME    q5_1
+#define DIRECT  2
 #define OFFSET  0
 #define CHAIN   4
 #define SIGNED  0
@@ -123,6 +127,7 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
 #include "tile32.h"
 
 #define NAME    q8_0
+#define DIRECT  4
 #define OFFSET  0
 #define CHAIN   1
 #define SIGNED  1
@@ -130,6 +135,7 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
 #include "tile32.h"
 
 #define NAME    iq4_nl
+#define DIRECT  4
 #define OFFSET  0
 #define CHAIN   1
 #define SIGNED  1
@@ -137,6 +143,7 @@ INLINE __m256 scale_mxfp4(const struct colibri_x16_mxfp4 *w, const int half)
 #include "tile32.h"
 
 #define NAME    mxfp4
+#define DIRECT  4
 #define OFFSET  12
 #define CHAIN   4
 #define SIGNED  0

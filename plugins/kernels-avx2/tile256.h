@@ -2,6 +2,7 @@
  * with
  *   NAME    the format, e.g. q4_k; the superblock is struct colibri_x16_NAME
  *   CHUNKS, SUBS  the superblock is CHUNKS runs of SUBS sub-blocks of 256 / (CHUNKS * SUBS) columns
+ *   DIRECT  up to how many activation rows need no panel: more where codes are cheap to make (measured)
  *   OFFSET, CHAIN, SIGNED  as in tile32.h
  *   HAS_MIN 1 if sub-blocks have minimums, which are subtracted
  *   PREFETCH 1 if a superblock's lines are not used in the order in which they lie, which hardware prefetchers follow
@@ -251,6 +252,7 @@ INLINE void CAT(panel_tile_, NAME)(struct panel_scratch *s, uint32_t g, uint32_t
 #undef CAT
 #undef CAT_
 #undef NAME
+#undef DIRECT
 #undef CHUNKS
 #undef SUBS
 #undef OFFSET

@@ -1,5 +1,6 @@
 /* Template: matrix product of one format with 32-column blocks (activations q8x32). Included once per format with
  *   NAME    the format, e.g. q4_0; the block is struct colibri_x16_NAME
+ *   DIRECT  up to how many activation rows need no panel: more where codes are cheap to make (measured)
  *   OFFSET  what quad_NAME added to every code
  *   CHAIN   products that may be added in 16 bits (codes.h)
  *   SIGNED  1 if codes are signed_codes
@@ -161,6 +162,7 @@ INLINE void CAT(panel_tile_, NAME)(struct panel_scratch *s, uint32_t g, uint32_t
 #undef CAT
 #undef CAT_
 #undef NAME
+#undef DIRECT
 #undef OFFSET
 #undef CHAIN
 #undef SIGNED

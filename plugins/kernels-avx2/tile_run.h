@@ -1,6 +1,7 @@
-/* Template, used by tile32.h and tile256.h: run_NAME. One or two activation rows are multiplied straight from the
- * packed lines, more through panels. Needs tile_NAME(args, group, t, tile) unpack_panel_NAME(block, columns, panel),
- * panel_tile_NAME(scratch, group, t, x, first column, columns, tile) widen_NAME(x, columns, out) if WIDE */
+/* Template, used by tile32.h and tile256.h: run_NAME. Up to DIRECT activation rows are multiplied straight from the
+ * packed lines, more through panels. Needs tile_NAME(args, group, t, tile), unpack_panel_NAME(block, columns, panel),
+ * panel_tile_NAME(scratch, group, t, x, first column, columns, tile), and widen_NAME(x, first column, columns, out) if
+ * WIDE. */
 
 NOINLINE void CAT(tile2_, NAME)(const struct colibri_matmul_args *a, uint32_t g, uint32_t t)
 {
@@ -100,18 +101,19 @@ static void CAT(panel_pass_, NAME)(const struct colibri_matmul_args *a, uint32_t
 
 static void CAT(run_, NAME)(const struct colibri_matmul_args *a)
 {
-    if (a->n_x <= 2) {
-        for (uint32_t g = a->group_begin; g < a->group_end; g++)
-            if (a->n_x == 2)
-                CAT(tile2_, NAME)(a, g, 0);
-            else
-                CAT(tile1_, NAME)(a, g, 0);
+    if (a->n_x <= DIRECT) {
+        for (uint32_t g = a->group_begin; g < a->group_end; g++) {
+            uint32_t t = 0;
+            for (; a->n_x - t >= 2; t += 2)
+                CAT(tile2_, NAME)(a, g, t);
+            if (t < a->n_x)
+                CAT(tile1_, NAME)(a, g, t);
+        }
         return;
     }
     const uint32_t step = even_part(a->n_x, PANEL_TOKENS);
     for (uint32_t t = 0; t < a->n_x; t += step)
         for (uint32_t g = a->group_begin; g < a->group_end; g += PANEL_GROUPS)
             CAT(panel_pass_, NAME)
-            (a, g, a->group_end - g < PANEL_GROUPS ? a->group_end : g + PANEL_GROUPS, t,
-             a->n_x - t < step ? a->n_x - t : step);
+    (a, g, a->group_end - g < PANEL_GROUPS ? a->group_end : g + PANEL_GROUPS, t, a->n_x - t < step ? a->n_x - t : step);
 }

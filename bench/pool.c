@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/pool.h"
+#include "cpu/topology.h"
 
 #define BATCH 2000u
 
@@ -80,7 +81,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_pool: %s\n", ns && repeats ? err.msg : "needs at least one repeat and memory for it");
         return 1;
     }
-    printf("%u threads, %u batches\n", n, repeats);
+    clb_pins pins; /* as a command's threads are */
+    const char *loose = clb_pins_set(&pins, pool, true, true);
+    printf("%u threads, %u batches%s%s\n", n, repeats, loose ? ", not bound to cores: " : "", loose ? loose : "");
     for (uint32_t r = 0; r < repeats; r++) {
         const uint64_t t0 = clb_now_ns();
         for (uint32_t i = 0; i < BATCH; i++)

@@ -168,13 +168,16 @@ class Package(SteppedEngine):
         self.python = Path(venv) / "bin" / "python"
         self.version = install.PACKAGES[name][0].split("==")[0] + " " + install.package_version(package)
         self.package_version = self.version
+        self.libraries = str(package / "lib")
 
     def command(self, model, config):
         settings = json.dumps(dict(config, threads=self.threads, mmap=0))
         return [str(self.python), str(HERE / "worker.py"), self.name, model, settings]
 
     def env(self, config):
-        return peer_env(self.cores, config)
+        # ik-llama-cpp-python built from source leaves its libraries without a path to each other.
+        path = os.environ.get("LD_LIBRARY_PATH")
+        return dict(peer_env(self.cores, config), LD_LIBRARY_PATH=self.libraries + (":" + path if path else ""))
 
     def context_request(self, test, config):
         return {"n_ctx": max(256, -(-(test.depth + test.count) // 256) * 256), "fa": config["fa"], "ub": config["ub"],

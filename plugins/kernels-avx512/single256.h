@@ -115,6 +115,8 @@ INLINE void single_q3_k(const struct tile_args *ta)
                 s[i] = broadcast32(start + 8 * (i / 4) + 2 * (i % 4) + half);
             UNROLL
             for (int j = 0; j < 4; j++) {
+                prefetch(w + 4, sizeof(*w) / 8,
+                         (size_t)(4 * half + j)); /* see PREFETCH in tile256.h; two were too few */
                 const __m512i h = _mm512_loadu_si512(w->hmask[4 * half + j]);
                 UNROLL
                 for (int i = 0; i < 8; i++) {

@@ -245,14 +245,15 @@ static json_t *test_json(const clb_engine *e, const char *path, const struct clb
 /* ---- running --------------------------------------------------------------------------------------------- */
 
 /* One test: warm-up, then n runs; before each generation run the bandwidth is measured. */
-static int run_test(clb_session *s, clb_bandwidth *bandwidth, struct test *t, uint32_t n, bool warm_up, clb_error *err)
+static int run_test(clb_session *s, struct test *t, uint32_t n, bool warm_up, clb_error *err)
 {
     clb_engine *e = clb_session_engine(s);
     uint64_t ns;
     if (warm_up)
         CLB_TRY(clb_bench_run(s, 0, t->n_prompt, t->n_gen < 4 ? t->n_gen : 4, &ns, err));
     for (t->n = 0; t->n < n; t->n++) {
-        t->bandwidth[t->n] = t->n_prompt ? 0 : clb_bandwidth_measure(bandwidth);
+        if (!t->n_prompt)
+            CLB_TRY(clb_bandwidth_measure(e->pool, 2, &t->bandwidth[t->n], err));
         CLB_TRY(clb_bench_run(s, t->depth, t->n_prompt, t->n_gen, &t->ns[t->n], err));
         clb_progress(e->log, t->n_prompt ? "prompt test" : "generation test", t->n + 1, n);
     }
@@ -277,7 +278,7 @@ static int run_split(clb_session *s, struct test *t, clb_error *err)
 
 /* Lines "pp N [DEPTH]", "tg N [DEPTH]", "bw", "quit" on standard input; answers "pp N SECONDS" and so on. For scripts
  * that take turns between engines. */
-static int serve_stdin(clb_session *s, clb_bandwidth *bandwidth, clb_error *err)
+static int serve_stdin(clb_session *s, clb_error *err)
 {
     char line[128], kind[8];
     printf("ready\n");
@@ -288,7 +289,9 @@ static int serve_stdin(clb_session *s, clb_bandwidth *bandwidth, clb_error *err)
         if (got >= 1 && strcmp(kind, "quit") == 0)
             break;
         if (got == 1 && strcmp(kind, "bw") == 0) {
-            printf("bw %.6g\n", clb_bandwidth_measure(bandwidth));
+            double rate;
+            CLB_TRY(clb_bandwidth_measure(clb_session_engine(s)->pool, 3, &rate, err));
+            printf("bw %.6g\n", rate);
             continue;
         }
         if ((!pp && !tg) || n == 0 || n > MAX_TOKENS || depth > MAX_TOKENS)
@@ -301,7 +304,7 @@ static int serve_stdin(clb_session *s, clb_bandwidth *bandwidth, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int run_tests(clb_args *args, clb_session *s, clb_bandwidth *bandwidth, const struct list *prompts,
+static int run_tests(clb_args *args, clb_session *s, const struct list *prompts,
                      const struct list *gens, const struct list *depths, uint32_t runs, clb_error *err)
 {
     clb_engine *e = clb_session_engine(s);
@@ -327,7 +330,7 @@ static int run_tests(clb_args *args, clb_session *s, clb_bandwidth *bandwidth, c
                 t->n_gen = gens->v[i - prompts->n];
             if (t->n_prompt + t->n_gen == 0)
                 continue;
-            rc = run_test(s, bandwidth, t, runs, !clb_args_has(args, "no-warmup"), err);
+            rc = run_test(s, t, runs, !clb_args_has(args, "no-warmup"), err);
             if (!rc && split)
                 rc = run_split(s, t, err);
             if (rc)
@@ -366,7 +369,6 @@ static int run(clb_args *args, clb_error *err)
         return clb_fail(err, COLIBRI_E_USAGE, "nothing to measure: --n-prompt and --n-gen are both 0");
     clb_engine *engine = NULL;
     clb_session *session = NULL;
-    clb_bandwidth *bandwidth = NULL;
     int rc = COLIBRI_OK;
     /* Room for the longest test, unless the user has said how much. */
     const uint32_t most = largest(&prompts) > largest(&gens) ? largest(&prompts) : largest(&gens);
@@ -376,11 +378,9 @@ static int run(clb_args *args, clb_error *err)
         CLB_GO(clb_fail(err, COLIBRI_E_LIMIT, "the longest test has %u tokens, the context holds %u: raise --ctx",
                         need, engine->ctx));
     CLB_GO(clb_session_create(engine, &session, err));
-    CLB_GO(clb_bandwidth_create(engine->pool, &bandwidth, err));
-    rc = from_stdin ? serve_stdin(session, bandwidth, err)
-                    : run_tests(args, session, bandwidth, &prompts, &gens, &depths, runs.v[0], err);
+    rc = from_stdin ? serve_stdin(session, err)
+                    : run_tests(args, session, &prompts, &gens, &depths, runs.v[0], err);
 done:
-    clb_bandwidth_destroy(bandwidth);
     clb_session_destroy(session);
     clb_engine_close(engine);
     return rc;

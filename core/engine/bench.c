@@ -68,15 +68,14 @@ uint64_t clb_bench_kv_bytes(const clb_engine *e, uint32_t n_kv)
 /* Well beyond any cache, small beside a model. */
 #define AREA ((size_t)256 << 20)
 
-struct clb_bandwidth {
-    clb_pool *pool;
+struct bandwidth {
     uint64_t *area;
     uint64_t sink; /* keeps the reads from being left out */
 };
 
 static void fill(void *ctx, uint32_t worker, uint32_t n_workers)
 {
-    clb_bandwidth *b = ctx;
+    struct bandwidth *b = ctx;
     const size_t n = AREA / sizeof *b->area;
     for (size_t i = n * worker / n_workers; i < n * (worker + 1) / n_workers; i++)
         b->area[i] = i;
@@ -84,7 +83,7 @@ static void fill(void *ctx, uint32_t worker, uint32_t n_workers)
 
 static void read_part(void *ctx, uint32_t worker, uint32_t n_workers)
 {
-    clb_bandwidth *b = ctx;
+    struct bandwidth *b = ctx;
     const size_t n = AREA / sizeof *b->area / 8; /* cache lines */
     const uint64_t *p = b->area + n * worker / n_workers * 8, *const end = b->area + n * (worker + 1) / n_workers * 8;
     uint64_t sum[8] = {0};
@@ -96,35 +95,21 @@ static void read_part(void *ctx, uint32_t worker, uint32_t n_workers)
     __atomic_fetch_add(&b->sink, sum[0], __ATOMIC_RELAXED);
 }
 
-int clb_bandwidth_create(clb_pool *pool, clb_bandwidth **out, clb_error *err)
+int clb_bandwidth_measure(clb_pool *pool, uint32_t passes, double *out, clb_error *err)
 {
-    *out = NULL;
-    clb_bandwidth *b = calloc(1, sizeof *b);
-    if (!b)
+    struct bandwidth b = {0};
+    b.area = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b.area == MAP_FAILED)
         return CLB_NOMEM(err, "bandwidth measurement");
-    b->pool = pool;
-    b->area = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (b->area == MAP_FAILED) {
-        free(b);
-        return CLB_NOMEM(err, "bandwidth measurement");
+    madvise(b.area, AREA, MADV_HUGEPAGE); /* as the weights have them */
+    clb_pool_run(pool, fill, &b);
+    *out = 0;
+    for (uint32_t i = 0; i < passes; i++) {
+        const uint64_t t0 = clb_now_ns();
+        clb_pool_run(pool, read_part, &b);
+        const double rate = (double)AREA * 1e9 / (double)(clb_now_ns() - t0);
+        *out = rate > *out ? rate : *out;
     }
-    madvise(b->area, AREA, MADV_HUGEPAGE); /* as the weights have them */
-    clb_pool_run(pool, fill, b);
-    *out = b;
+    munmap(b.area, AREA);
     return COLIBRI_OK;
-}
-
-void clb_bandwidth_destroy(clb_bandwidth *b)
-{
-    if (!b)
-        return;
-    munmap(b->area, AREA);
-    free(b);
-}
-
-double clb_bandwidth_measure(clb_bandwidth *b)
-{
-    const uint64_t t0 = clb_now_ns();
-    clb_pool_run(b->pool, read_part, b);
-    return (double)AREA * 1e9 / (double)(clb_now_ns() - t0);
 }

@@ -16,10 +16,8 @@ uint64_t clb_bench_weight_bytes(const clb_model *model);
 /* Bytes of keys and values that one token after `n_kv` others reads. */
 uint64_t clb_bench_kv_bytes(const clb_engine *engine, uint32_t n_kv);
 
-/* A plain reading loop of all workers over memory that no cache holds. */
-typedef struct clb_bandwidth clb_bandwidth;
-int clb_bandwidth_create(clb_pool *pool, clb_bandwidth **out, clb_error *err);
-void clb_bandwidth_destroy(clb_bandwidth *b);
-double clb_bandwidth_measure(clb_bandwidth *b); /* bytes per second of one pass */
+/* A plain reading loop of all workers over 256 MiB, which no cache holds: bytes per second of the best of `passes`. The
+ * memory is the caller's only during the call. */
+int clb_bandwidth_measure(clb_pool *pool, uint32_t passes, double *out, clb_error *err);
 
 #endif

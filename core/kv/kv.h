@@ -92,6 +92,8 @@ uint32_t clb_kv_seq_needs(const clb_kv_seq *seq);    /* COLIBRI_KV_NEED_* of its
 int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err);
 /* Row i (0-based) of this pass; k: [n_kv_heads][k_dim] rotated, v: [n_kv_heads][v_dim], floats. */
 void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v);
+/* Asks for the memory that row i of the pass will be written to. */
+void clb_kv_write_soon(const clb_kv_seq *seq, uint32_t layer, uint32_t i);
 
 typedef struct clb_kv_view {
     const void *const *k_pages;

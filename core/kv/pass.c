@@ -167,6 +167,22 @@ void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, c
     }
 }
 
+void clb_kv_write_soon(const clb_kv_seq *seq, uint32_t layer, uint32_t i)
+{
+    const clb_kv_layout *l = &seq->cache->layout;
+    const size_t elem = l->type == COLIBRI_TYPE_F32 ? 4 : 2;
+    for (uint32_t head = 0; head < l->n_kv_heads; head++) {
+        const clb_kv_head *h = &seq->heads[(size_t)layer * l->n_kv_heads + head];
+        const uint32_t at = h->n + i;
+        const char *k = (const char *)h->k_pages[at / l->page_tokens] + at % l->page_tokens * l->k_dim * elem;
+        const char *v = (const char *)h->v_pages[at / l->page_tokens] + at % l->page_tokens * l->v_dim * elem;
+        for (size_t b = 0; b < l->k_dim * elem; b += 64)
+            __builtin_prefetch(k + b, 1);
+        for (size_t b = 0; b < l->v_dim * elem; b += 64)
+            __builtin_prefetch(v + b, 1);
+    }
+}
+
 clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head)
 {
     const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];

@@ -4,6 +4,8 @@
 #include "model/forward_internal.h"
 #include "ops/ops.h"
 
+#define FEW_ROWS 2u
+
 struct layer_ctx {
     clb_forward *f;
     const clb_layer *l;
@@ -62,6 +64,9 @@ int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)
     const size_t nq = (size_t)hp->n_heads * hp->k_dim, nk = (size_t)hp->n_kv_heads * hp->k_dim;
     const size_t nv = (size_t)hp->n_kv_heads * hp->v_dim, no = (size_t)hp->n_heads * hp->v_dim;
     clb_compute_phase(&f->compute, CLB_PHASE_QKV);
+    if (f->n_rows <= FEW_ROWS) /* their places come into the cache while the products run */
+        for (uint32_t r = 0; r < f->n_rows; r++)
+            clb_kv_write_soon(f->spans[f->rows[r].span].kv, il, f->rows[r].index);
     const clb_job qkv[] = {
         {&l->q.m, l->q.m.data, &f->acts_h, NULL, 0, f->n_rows, f->q, nq},
         {&l->k.m, l->k.m.data, &f->acts_h, NULL, 0, f->n_rows, f->k, nk},

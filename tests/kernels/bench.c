@@ -86,8 +86,9 @@ static void bench_attention(const struct colibri_vecops *v, uint32_t dim, uint32
 static void bench_attention_shapes(const struct colibri_vecops *v)
 {
     static const uint32_t dims[] = {64, 80, 96, 128};
-    for (uint32_t heads = 1; heads <= 8; heads *= 2) /* decode */
-        bench_attention(v, 128, 1, heads, 4096);
+    for (uint32_t n_kv = 128; n_kv <= 4096; n_kv *= 32) /* decode: short contexts are a token's fixed cost */
+        for (uint32_t heads = 1; heads <= 8; heads *= 2)
+            bench_attention(v, 128, 1, heads, n_kv);
     for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++) /* prefill: without and with shared KV heads */
         for (uint32_t n_kv = 512; n_kv <= 4096; n_kv *= 8) {
             bench_attention(v, dims[i], 64, 1, n_kv - 63);

@@ -12,6 +12,7 @@ struct shape {
     uint32_t groups, group_begin, group_end;
     bool indexed;
     size_t x_stride, y_stride;
+    uint32_t y_first, y_rows; /* rows of the matrix that y has room for */
 };
 
 static uint32_t max_u32(uint32_t a, uint32_t b)
@@ -56,6 +57,13 @@ static struct shape random_shape(struct rng *r, const struct fmt *f, uint64_t wo
     s.n_act = s.indexed ? rng_range(r, 1, s.n_x + 4) : s.n_x;
     s.x_stride = fmt_act_bytes(f, s.cols) + 4 * (rng_below(r, 2) ? rng_below(r, 20) : 0);
     s.y_stride = s.rows + (rng_below(r, 2) ? rng_below(r, 40) : 0);
+    s.y_first = 0;
+    s.y_rows = s.rows;
+    if (s.group_begin < s.group_end && rng_below(r, 3) == 0) { /* results of these groups alone, as in a tile */
+        s.y_first = 16 * s.group_begin;
+        s.y_rows = (s.rows < 16 * s.group_end ? s.rows : 16 * s.group_end) - s.y_first;
+        s.y_stride = s.y_rows + (rng_below(r, 2) ? rng_below(r, 40) : 0);
+    }
     return s;
 }
 
@@ -71,7 +79,7 @@ static void compare_y(struct report *rep, const struct shape *s, uint32_t begin,
                       const float *want, size_t n, const char *when)
 {
     for (size_t i = 0; i < n; i++) {
-        const size_t row = i % s->y_stride, t = i / s->y_stride;
+        const size_t row = s->y_first + i % s->y_stride, t = i / s->y_stride;
         const bool ours = row < s->rows && row / 16 >= begin && row / 16 < end;
         if (!ours && colibri_f32_bits(got[i]) != CANARY) {
             case_fail(rep, "y[%zu][%zu] lies outside the range and was written%s", t, row, when);
@@ -89,6 +97,12 @@ static void compare_y(struct report *rep, const struct shape *s, uint32_t begin,
     }
 }
 
+/* Where row 0 would be if results begin with row y_first. */
+static float *y_base(void *results, const struct shape *s)
+{
+    return (float *)((uintptr_t)results - s->y_first * sizeof(float));
+}
+
 /* ---- one case --------------------------------------------------------------------------------------------------- */
 
 struct buffers {
@@ -104,7 +118,7 @@ static void buffers_make(struct buffers *b, struct rng *r, const struct colibri_
     const size_t w_bytes = x16 ? s->groups * group_bytes : s->rows * (group_bytes / 16);
     const size_t x_bytes = (s->n_act - 1) * s->x_stride + fmt_act_bytes(f, s->cols);
     const bool front = rng_below(r, 4) == 0;
-    b->y_len = (s->n_x - 1) * s->y_stride + s->rows;
+    b->y_len = (s->n_x - 1) * s->y_stride + s->y_rows;
     b->w = guarded_alloc(w_bytes, x16 ? 64 : f->block_bytes, front);
     b->x = guarded_alloc(x_bytes, 8, front);
     b->y = guarded_alloc(b->y_len * sizeof(float), 4, front);
@@ -145,7 +159,7 @@ static void buffers_fill(struct buffers *b, struct rng *r, const struct fmt *f, 
     guarded_read_only(&b->w, true);
     guarded_read_only(&b->x, true);
     guarded_read_only(&b->index, true);
-    a.y = b->want;
+    a.y = y_base(b->want, s);
     fill_canary(b->want, b->y_len);
     fmt_matmul(f, &a);
 }
@@ -233,7 +247,7 @@ static void run_case(struct report *rep, const struct colibri_matmul *m, const s
         .x = b.x.p,
         .x_stride = s.x_stride,
         .x_index = s.indexed ? b.index.p : NULL,
-        .y = b.y.p,
+        .y = y_base(b.y.p, &s),
         .y_stride = s.y_stride,
         .scratch = m->scratch_bytes ? b.scratch.p : NULL,
     };

@@ -25,8 +25,10 @@ struct colibri_matmul_args {
     const void *x;              /* activation rows in the component's activation format, 8-byte aligned */
     size_t x_stride;            /* bytes from one activation row to the next, a multiple of 4 */
     const uint32_t *x_index;    /* NULL: product row t uses activation row t; else activation row x_index[t] */
-    float *y;                   /* n_x rows of results, 4-byte aligned */
-    size_t y_stride;            /* floats from one row of y to the next, >= n_rows */
+    float *y;                   /* results, 4-byte aligned: where row 0 of product row 0 would be. Only the rows of the
+                                   groups need be there, so y itself may point outside of the caller's memory */
+    size_t y_stride;            /* floats from one product row to the next: at least the rows of the groups, which can
+                                   be fewer than n_rows */
     void *scratch;              /* scratch_bytes of the component, 64-byte aligned, this thread's own; or NULL */
 };
 
@@ -36,7 +38,8 @@ struct colibri_matmul {
     uint32_t layout;                 /* enum colibri_layout of w */
     uint32_t max_ulp;                /* COLIBRI_EXACT, or the largest error against the reference in ULP */
     int32_t rank;                    /* among components of all kernel plugins that pass the filter */
-    uint32_t min_x;                  /* smallest n_x for which this component is meant (normally 1); any n_x works */
+    uint32_t min_x;                  /* smallest n_x for which this component is meant (normally 1); any n_x works.
+                                        The host chooses for 1, 2 to 7, 8 to 31, and 32 or more */
     uint64_t cpu[COLIBRI_CPU_WORDS]; /* CPU bits of this component, beyond those of the note */
     const char *name;                /* "avx512-vnni.q4_k" */
     const char *act;                 /* COLIBRI_ACT_* */

@@ -83,13 +83,12 @@ int clb_compute_glu(clb_compute *c, const clb_glu_job *jobs, uint32_t n_jobs, cl
         rows += jobs[i].n_x;
     }
     /* A strip holds whole blocks of the result's quantization. */
-    const uint32_t block =
-        g.out_form < 0 || down->format->act_block_elems <= COLIBRI_GROUP_ROWS
-            ? 1
-            : (down->format->act_block_elems + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS;
+    uint32_t block = 1;
+    while (g.out_form >= 0 && block <= STRIP && block * COLIBRI_GROUP_ROWS % down->format->act_block_elems)
+        block++;
     if (block > STRIP)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "activation blocks of %u elements: at most %u are possible",
-                        down->format->act_block_elems, STRIP_COLS);
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "format %s: activation blocks of %u elements do not divide the %u columns of a strip",
+                        down->format->name, down->format->act_block_elems, STRIP_COLS);
     uint32_t groups = clb_compute_unit_groups(c, total, jobs[0].gate->n_cols, (uint32_t)((2 * rows + n_jobs - 1) / n_jobs));
     groups = groups / block * block;
     g.unit_groups = groups ? groups : block;

@@ -18,11 +18,11 @@ uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_
     const uint64_t nq = (uint64_t)hp->n_heads * hp->k_dim, no = (uint64_t)hp->n_heads * hp->v_dim;
     const uint64_t nkv = (uint64_t)hp->n_kv_heads * (hp->k_dim + hp->v_dim);
     uint64_t per_row = (hp->n_ff_shared ? 4ull : 3ull) * hp->n_embd + nq + nkv + no + hp->n_rot + widest_ffn(hp);
-    per_row +=
-        (hp->n_embd + no + widest_ffn(hp)) / 2; /* quantized activations: at most 10 bytes for 8 elements twice */
+    /* Quantized activations: at most 5 bytes for 4 elements, in two forms. */
+    per_row += (hp->n_embd + no + widest_ffn(hp)) * 5 / 8;
     if (hp->n_experts)
         per_row +=
-            hp->n_experts + (uint64_t)hp->top_k * ((uint64_t)hp->n_ff_expert + hp->n_embd + hp->n_ff_expert / 2 + 4);
+            hp->n_experts + (uint64_t)hp->top_k * ((uint64_t)hp->n_ff_expert + hp->n_embd + hp->n_ff_expert * 5ull / 8 + 4);
     const uint64_t per_worker = clb_attention_floats(hp, max_rows, n_kv) + clb_compute_tile_floats(max_rows);
     return (per_row * max_rows + n_workers * per_worker) * sizeof(float);
 }

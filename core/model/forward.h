@@ -28,8 +28,8 @@ typedef struct clb_forward_options {
     /* Sees every routing decision before the experts are looked up (traces, tests); NULL: none. */
     void (*on_route)(void *ctx, const struct colibri_route *route);
     void *on_route_ctx;
-    /* May change the decisions of one MoE layer: probs [n_rows][n_experts], ids and gates [n_rows][top_k]. For tests
-     * and experiments (changed routing is lossy); NULL: none. */
+    /* May change the decisions of one MoE layer: probs [n_rows][n_experts], ids (different ones in each
+     * row) and gates [n_rows][top_k]. For tests and experiments (changed routing is lossy); NULL: none. */
     void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
     void *adjust_route_ctx;
     /* Polled between layers; true stops the pass with CANCELLED and leaves the sequences as before. NULL: never. */
@@ -37,7 +37,8 @@ typedef struct clb_forward_options {
     void *cancelled_ctx;
 } clb_forward_options;
 
-/* Bytes of the buffers for max_rows rows and n_kv visible positions, for the planner. */
+/* Bytes of the buffers for max_rows rows and n_kv visible positions, for the planner. Scratch memory that depends on
+ * kernels and formats is in clb_model_sizes. */
 uint64_t clb_forward_bytes(const clb_hparams *hp, uint32_t max_rows, uint32_t n_kv, uint32_t n_workers);
 
 int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err);

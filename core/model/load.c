@@ -32,12 +32,19 @@ static int visit(clb_model *model, weight_fn on_weight, vector_fn on_vector, voi
     return COLIBRI_OK;
 }
 
+static void size_work(clb_model_sizes *s, const clb_matrix *m)
+{
+    if (m->group_stride > s->widest_group)
+        s->widest_group = m->group_stride;
+    if (m->scratch_bytes > s->kernel_scratch)
+        s->kernel_scratch = m->scratch_bytes;
+}
+
 static int size_weight(void *ctx, clb_weight *w)
 {
     clb_model_sizes *s = ctx;
     s->dense_bytes += w->m.bytes;
-    if (w->m.group_stride > s->widest_group)
-        s->widest_group = w->m.group_stride;
+    size_work(s, &w->m);
     return COLIBRI_OK;
 }
 
@@ -59,9 +66,9 @@ clb_model_sizes clb_model_get_sizes(const clb_model *model)
         for (int p = 0; p < CLB_PARTS; p++) {
             const clb_matrix *m = &model->expert_layers[l].part[p];
             s.expert_bytes += m->bytes * model->hp.n_experts;
-            if (m->group_stride > s.widest_group)
-                s.widest_group = m->group_stride;
+            size_work(&s, m);
         }
+    s.kernel_scratch += clb_matrix_row_scratch(&model->token_embd.m);
     return s;
 }
 

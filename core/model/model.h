@@ -42,6 +42,7 @@ typedef struct clb_model_sizes {
     uint64_t dense_bytes;     /* every other resident matrix and vector */
     uint64_t expert_bytes;    /* all experts */
     uint64_t widest_group;    /* largest group of 16 rows that passes through a read buffer */
+    uint64_t kernel_scratch;  /* of each worker: the most that a kernel wants, and a group of the embedding */
 } clb_model_sizes;
 
 typedef struct clb_model {

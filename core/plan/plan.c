@@ -144,6 +144,7 @@ int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)
     out->dense_bytes = sizes.dense_bytes;
     out->kv_bytes = kv_of(in, in->kv_positions);
     out->buffer_bytes = clb_forward_bytes(&model->hp, in->max_rows, in->kv_positions, in->n_workers) +
+                        in->n_workers * sizes.kernel_scratch +
                         (uint64_t)in->n_sequences * model->hp.n_vocab * sizeof(float);
     const uint64_t staging = sizes.widest_group > STAGING_PER_WORKER ? sizes.widest_group : STAGING_PER_WORKER;
     out->staging_bytes = in->n_workers * staging;

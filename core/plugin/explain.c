@@ -55,7 +55,20 @@ static void explain_filter(const clb_registry *reg, uint32_t kind, clb_verdict *
     }
 }
 
-/* The format of a type, then the kernel for one row and for every batch size from which another one could be better. */
+/* Whether a component's min_x lies in (below, upto]: then another one may serve more rows. */
+static bool other_min_x(const clb_registry *reg, uint32_t type, uint32_t below, uint32_t upto)
+{
+    for (size_t i = 0; i < reg->n_components; i++) {
+        const struct colibri_matmul *const m = reg->components[i]->table;
+        if (reg->components[i]->iface == CLB_IFACE_MATMUL && m->gguf_type == type && m->min_x > below &&
+            m->min_x <= upto)
+            return true;
+    }
+    return false;
+}
+
+/* The format of a type, then the kernel for one row and for every class of more rows for which another one could be
+ * better. */
 static void explain_type(clb_registry *reg, uint32_t type, clb_verdict *out, const char **chosen)
 {
     explain_filter(reg, COLIBRI_KIND_FORMAT, out);
@@ -70,21 +83,16 @@ static void explain_type(clb_registry *reg, uint32_t type, clb_verdict *out, con
         *chosen = c ? c->name : f->name;
         return;
     }
-    clb_want want = clb_want_matmul(f->table, 1);
-    for (uint32_t next = 1; next;) {
-        want.n_x = next;
-        clb_verdict_add(out, "rows", true, "kernel for %u or more rows at a time", want.n_x);
+    static const uint32_t from[CLB_X_CLASSES] = {1, 2, 8, 32};
+    for (unsigned k = 0; k < CLB_X_CLASSES; k++) {
+        const clb_want want = clb_want_matmul(f->table, clb_x_class_rows(k));
+        if (k && !other_min_x(reg, type, clb_x_class_rows(k - 1), want.n_x))
+            continue;
+        clb_verdict_add(out, "rows", true, "kernel for %u or more rows at a time", from[k]);
         const clb_component *const c = clb_select(reg, &want, out);
         conclude(out, "kernel", c, "none fits: the format's own reference");
-        if (want.n_x == 1)
+        if (!k)
             *chosen = c ? c->name : f->name;
-        next = 0;
-        for (size_t i = 0; i < reg->n_components; i++) {
-            const struct colibri_matmul *const m = reg->components[i]->table;
-            if (reg->components[i]->iface == CLB_IFACE_MATMUL && m->gguf_type == type && m->min_x > want.n_x &&
-                (!next || m->min_x < next))
-                next = m->min_x;
-        }
     }
 }
 

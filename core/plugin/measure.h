@@ -7,7 +7,7 @@
  * measuring: the bits then follow from the settings and not from the timing.) The format's own scalar reference serves
  * where there is no component at all and is never timed.
  *
- * What is timed: the product as the engine runs it, units of up to 8 groups of rows taken by the workers of a pool of
+ * What is timed: the product as the engine runs it, units of up to 16 groups of rows taken by the workers of a pool of
  * as many threads as the model will use, for one row and for 4, 16 and 64 rows of activations (clb_x_class says which
  * of these stands for how many). Weights are random, valid and packed by the format's own plugin; they lie in a
  * buffer that is walked round and round, so that they come from memory as in decode. Candidates alternate, sample by

@@ -13,7 +13,7 @@
 #define CLASS_NS     UINT64_C(8000000)    /* for each candidate */
 #define MIN_ROUNDS   5u
 #define MAX_ROUNDS   120u
-#define UNIT_GROUPS  8u /* as core/model splits products */
+#define UNIT_GROUPS  16u /* at most, as core/model splits products */
 #define HOPELESS     2u /* times the best time so far, after so many rounds: no more of them for this one */
 #define FAIR_ROUNDS  3u
 

@@ -269,8 +269,7 @@ static int run_split(clb_session *s, struct test *t, clb_error *err)
     clb_session_reset(s);
     clb_forward_profile(e->forward, &t->profile);
     t->n = 1; /* what the profile holds */
-    const int rc = t->depth ? clb_fail(err, COLIBRI_E_USAGE, "--split does not apply to tests with --n-depth")
-                            : clb_bench_run(s, 0, t->n_prompt, t->n_gen, &ns, err);
+    const int rc = clb_bench_run(s, 0, t->n_prompt, t->n_gen, &ns, err);
     clb_forward_profile(e->forward, NULL);
     t->n = runs;
     return rc;
@@ -365,6 +364,12 @@ static int run(clb_args *args, clb_error *err)
     CLB_TRY(parse_list("repetitions", clb_args_value(args, "repetitions"), DEFAULT_RUNS, &runs, err));
     if (runs.n != 1 || runs.v[0] < 1 || runs.v[0] > MAX_RUNS)
         return clb_fail(err, COLIBRI_E_USAGE, "--repetitions: must be a whole number between 1 and %u", MAX_RUNS);
+    static const char *const not_stdin[] = {"repetitions", "no-warmup", "split", "json"};
+    for (size_t i = 0; from_stdin && i < sizeof not_stdin / sizeof *not_stdin; i++)
+        if (clb_args_has(args, not_stdin[i]))
+            return clb_fail(err, COLIBRI_E_USAGE, "--%s does not apply to --stdin", not_stdin[i]);
+    if (clb_args_has(args, "split") && largest(&depths))
+        return clb_fail(err, COLIBRI_E_USAGE, "--split does not apply to tests with --n-depth");
     if (!from_stdin && largest(&prompts) + largest(&gens) == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "nothing to measure: --n-prompt and --n-gen are both 0");
     clb_engine *engine = NULL;

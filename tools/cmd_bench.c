@@ -55,6 +55,15 @@ static int parse_list(const char *flag, const char *text, uint32_t initial, stru
     }
 }
 
+/* All of `text`, digits only, up to MAX_TOKENS. */
+static bool parse_number(const char *text, uint32_t *out)
+{
+    char *end;
+    const unsigned long v = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : MAX_TOKENS + 1ul;
+    *out = v > MAX_TOKENS || *end ? 0 : (uint32_t)v;
+    return v <= MAX_TOKENS && !*end;
+}
+
 static uint32_t largest(const struct list *l)
 {
     uint32_t most = 0;
@@ -277,30 +286,37 @@ static int run_split(clb_session *s, struct test *t, clb_error *err)
 
 /* Lines "pp N [DEPTH]", "tg N [DEPTH]", "bw", "quit" on standard input; answers "pp N SECONDS" and so on. For scripts
  * that take turns between engines. */
-static int serve_stdin(clb_session *s, clb_error *err)
+static int serve_stdin(clb_args *args, clb_session *s, clb_error *err)
 {
-    char line[128], kind[8];
+    char line[128];
     printf("ready\n");
     while (fflush(stdout) == 0 && fgets(line, sizeof line, stdin)) {
-        unsigned n = 0, depth = 0;
-        const int got = sscanf(line, "%7s %u %u", kind, &n, &depth);
-        const bool pp = got >= 2 && strcmp(kind, "pp") == 0, tg = got >= 2 && strcmp(kind, "tg") == 0;
-        if (got >= 1 && strcmp(kind, "quit") == 0)
-            break;
-        if (got == 1 && strcmp(kind, "bw") == 0) {
+        const char *word[4] = {"", "0", "0", NULL}, *w;
+        char *rest = line;
+        uint32_t n = 0, depth = 0, words = 0;
+        while (words < 4 && (w = strtok_r(rest, " \t\r\n", &rest)))
+            word[words++] = w;
+        const bool numbers = parse_number(word[1], &n) && parse_number(word[2], &depth);
+        const bool sized = numbers && (words == 2 || words == 3) && n > 0;
+        const bool pp = sized && strcmp(word[0], "pp") == 0, tg = sized && strcmp(word[0], "tg") == 0;
+        if (words == 1 && strcmp(word[0], "quit") == 0)
+            return COLIBRI_OK;
+        if (words == 1 && strcmp(word[0], "bw") == 0) {
             double rate;
             CLB_TRY(clb_bandwidth_measure(clb_session_engine(s)->pool, 3, &rate, err));
             printf("bw %.6g\n", rate);
             continue;
         }
-        if ((!pp && !tg) || n == 0 || n > MAX_TOKENS || depth > MAX_TOKENS)
+        if (!pp && !tg)
             return clb_fail(err, COLIBRI_E_USAGE, "standard input: expected \"pp N [DEPTH]\", \"tg N [DEPTH]\", \"bw\" or "
                                                   "\"quit\"");
         uint64_t ns;
         CLB_TRY(clb_bench_run(s, depth, pp ? n : 0, pp ? 0 : n, &ns, err));
-        printf("%s %u %.9f\n", kind, n, (double)ns / 1e9);
+        printf("%s %u %.9f\n", word[0], n, (double)ns / 1e9);
     }
-    return COLIBRI_OK;
+    if (clb_args_interrupted(args))
+        return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
+    return ferror(stdin) ? clb_fail(err, COLIBRI_E_IO, "cannot read standard input") : COLIBRI_OK;
 }
 
 static int run_tests(clb_args *args, clb_session *s, const struct list *prompts,
@@ -343,6 +359,8 @@ static int run_tests(clb_args *args, clb_session *s, const struct list *prompts,
                     one.n = 1;
                     print_split(e, &one);
                 }
+                if (ferror(stdout)) /* nobody will see the other tests */
+                    rc = clb_fail(err, COLIBRI_E_IO, "cannot write standard output");
             }
         }
     if (json && !rc)
@@ -383,7 +401,7 @@ static int run(clb_args *args, clb_error *err)
         CLB_GO(clb_fail(err, COLIBRI_E_LIMIT, "the longest test has %u tokens, the context holds %u: raise --ctx",
                         need, engine->ctx));
     CLB_GO(clb_session_create(engine, &session, err));
-    rc = from_stdin ? serve_stdin(session, err)
+    rc = from_stdin ? serve_stdin(args, session, err)
                     : run_tests(args, session, &prompts, &gens, &depths, runs.v[0], err);
 done:
     clb_session_destroy(session);

@@ -25,7 +25,7 @@ static float *tile_base(float *tile, uint32_t begin)
 
 /* ---- gate, up, activation -------------------------------------------------------------------------------- */
 
-#define MAX_JOBS 64u
+#define MAX_JOBS 256u /* experts of a layer, in most models */
 
 struct glu {
     clb_compute *c;

@@ -379,8 +379,8 @@ static int run(clb_args *args, clb_error *err)
     CLB_TRY(parse_list("n-prompt", clb_args_value(args, "n-prompt"), 512, &prompts, err));
     CLB_TRY(parse_list("n-gen", clb_args_value(args, "n-gen"), 128, &gens, err));
     CLB_TRY(parse_list("n-depth", clb_args_value(args, "n-depth"), 0, &depths, err));
-    CLB_TRY(parse_list("repetitions", clb_args_value(args, "repetitions"), DEFAULT_RUNS, &runs, err));
-    if (runs.n != 1 || runs.v[0] < 1 || runs.v[0] > MAX_RUNS)
+    if (parse_list("repetitions", clb_args_value(args, "repetitions"), DEFAULT_RUNS, &runs, err) || runs.n != 1 ||
+        runs.v[0] < 1 || runs.v[0] > MAX_RUNS)
         return clb_fail(err, COLIBRI_E_USAGE, "--repetitions: must be a whole number between 1 and %u", MAX_RUNS);
     static const char *const not_stdin[] = {"repetitions", "no-warmup", "split", "json"};
     for (size_t i = 0; from_stdin && i < sizeof not_stdin / sizeof *not_stdin; i++)
@@ -421,8 +421,8 @@ const struct clb_command clb_command_bench = {
         "--json prints the names that llama-bench uses (n_prompt, n_gen, avg_ts, stddev_ts, samples_ts, ...) and some "
         "more.\n\n"
         "With --stdin the model is loaded once; then each line \"pp N [DEPTH]\" or \"tg N [DEPTH]\" runs a test once and "
-        "is answered by a line \"pp N SECONDS\", \"bw\" by the read bandwidth, and \"quit\" ends. The first line printed is "
-        "\"ready\".",
+        "is answered by a line \"pp N SECONDS\", \"bw\" by the read bandwidth, and \"quit\" ends. The first line printed "
+        "is \"ready\". -p, -n and -d then name no tests, but the largest ones that the context must hold.",
     .examples = "colibri bench -m model.gguf   # pp512 and tg128, five times each\n"
                 "colibri bench -m model.gguf -p 512,4096 -n 0 --threads 4 --json   # prompts only, for scripts\n"
                 "colibri bench -m model.gguf -p 0 -n 64 --split   # where a token's time goes",

@@ -286,6 +286,17 @@ static int measure(struct fixture *f, uint32_t repeats, bool json, clb_error *er
     return rc;
 }
 
+static uint32_t number(const char *text, unsigned long most)
+{
+    char *end;
+    const unsigned long v = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : most + 1;
+    if (v > most || *end) {
+        fprintf(stderr, "bench_load: %s: must be a whole number up to %lu\n", text, most);
+        exit(2);
+    }
+    return (uint32_t)v;
+}
+
 int main(int argc, char **argv)
 {
     uint32_t threads = 0, repeats = 5;
@@ -293,9 +304,9 @@ int main(int argc, char **argv)
     const char *path = NULL;
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--threads") && i + 1 < argc)
-            threads = (uint32_t)strtoul(argv[++i], NULL, 10);
+            threads = number(argv[++i], 1024);
         else if (!strcmp(argv[i], "--repeats") && i + 1 < argc)
-            repeats = (uint32_t)strtoul(argv[++i], NULL, 10);
+            repeats = number(argv[++i], 1000);
         else if (!strcmp(argv[i], "--json"))
             json = true;
         else

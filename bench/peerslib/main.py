@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -270,7 +271,10 @@ class Run:
         return result, engines
 
     def model(self, path, tests):
-        info = ggufinfo.describe(path)
+        try:
+            info = ggufinfo.describe(path)
+        except (OSError, ValueError, struct.error) as error:
+            raise BenchError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
         self.report["models"].append(dict(info, tests=[]))
         engines = self.engines
         try:

@@ -281,22 +281,30 @@ int clb_note_read(const clb_note_source *s, clb_note *out, clb_error *err)
     CLB_TRY(get(s, 0, &header, sizeof header, err));
     CLB_TRY(check_header(&header, err));
     uint64_t budget = MAX_NOTE_BYTES; /* a hostile file could list the same segment many times */
+    uint64_t needed = 0;              /* bytes of the file that loading would map */
+    bool found = false;
     for (uint32_t i = 0; i < header.e_phnum; i++) {
         Elf64_Phdr p;
         if (header.e_phoff > s->size)
             return clb_fail(err, COLIBRI_E_FORMAT, "truncated: its program headers lie outside of the file");
         CLB_TRY(get(s, header.e_phoff + i * sizeof p, &p, sizeof p, err));
-        if (p.p_type != PT_NOTE)
+        if (p.p_type == PT_LOAD) {
+            const uint64_t end = p.p_filesz > UINT64_MAX - p.p_offset ? UINT64_MAX : p.p_offset + p.p_filesz;
+            needed = end > needed ? end : needed;
+        }
+        if (p.p_type != PT_NOTE || found)
             continue;
         if (p.p_offset > s->size || p.p_filesz > s->size - p.p_offset)
             return clb_fail(err, COLIBRI_E_FORMAT, "truncated: a note segment lies outside of the file");
         if (p.p_filesz > budget)
             return clb_fail(err, COLIBRI_E_FORMAT, "more than %u bytes of notes", MAX_NOTE_BYTES);
         budget -= p.p_filesz;
-        bool found = false;
         CLB_TRY(scan_segment(s, p.p_offset, p.p_filesz, p.p_align == 8 ? 8 : 4, &found, out, err));
-        if (found)
-            return COLIBRI_OK;
     }
+    if (found && needed > s->size) /* the loader would map it, and the first touch of what is missing would be fatal */
+        return clb_fail(err, COLIBRI_E_FORMAT, "truncated: it has %llu bytes, its segments need %llu",
+                        (unsigned long long)s->size, (unsigned long long)needed);
+    if (found)
+        return COLIBRI_OK;
     return clb_fail(err, COLIBRI_E_NOT_FOUND, "not a Colibri plugin: it has no .note.colibri");
 }

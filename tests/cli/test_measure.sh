@@ -94,16 +94,24 @@ go=(run -m "$model" --raw --temperature 0 -n 12 --threads 2 --stats "once upon a
 run 0 "$c" "${go[@]}"
 err "kernels   chosen by rank"
 cp "$WORK/out" "$WORK/by-rank"
+remembered() { # a slow machine measures a part at each start
+    for _ in 1 2 3 4 5 6 7 8; do
+        run 0 "$c" "${go[@]}" "${measure[@]}" --set kernels.cache-file="$WORK/model-times"
+        grep -q "chosen by measuring: 0 decisions measured" "$WORK/err" && return
+    done
+    fail "something is measured at every start: $(cat "$WORK/err")"
+}
 for times in measured remembered; do
+    [ "$times" = measured ] || remembered
     run 0 "$c" "${go[@]}" "${measure[@]}" --set kernels.cache-file="$WORK/model-times"
     cmp -s "$WORK/out" "$WORK/by-rank" || fail "other text with kernels $times"
     err "kernels   chosen by measuring"
     if [ -s "$WORK/model-times" ] && [ "$times" = remembered ]; then
         err "chosen by measuring: 0 decisions measured"
     fi
-    run 0 "$c" "${go[@]}" --json "${measure[@]}" --set kernels.cache-file="$WORK/model-times"
-    json 'd["stats"]["kernels"]["select"] == "measure" and d["stats"]["kernels"]["measured"] == 0'
 done
+run 0 "$c" "${go[@]}" --json "${measure[@]}" --set kernels.cache-file="$WORK/model-times"
+json 'd["stats"]["kernels"]["select"] == "measure" and d["stats"]["kernels"]["measured"] == 0'
 run 0 "$c" "${go[@]}" "${measure[@]}" --set kernels.cache-file=none --max-memory 512M
 cmp -s "$WORK/out" "$WORK/by-rank" || fail "other text within 512M"
 finish

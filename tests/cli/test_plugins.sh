@@ -230,6 +230,17 @@ for cc in gcc clang aarch64-linux-gnu-gcc; do
 done
 [ "$built" -gt 0 ] || echo "no compiler: the note macro was not tried"
 
+# ---- a copy that broke off keeps nobody from working
+cut=$WORK/cut
+mkdir -p "$cut"
+head -c 9000 "$BINARY_DIR/lib/colibri/plugins/expert-policy-lfu.so" >"$cut/expert-policy-lfu.so"
+chmod 0644 "$cut/expert-policy-lfu.so"
+run 9 "$c" plugins check "$cut/expert-policy-lfu.so"
+out "truncated: it has 9000 bytes, its segments need"
+COLIBRI_PLUGIN_PATH=$cut run 0 "$c" run -m "$SOURCE_DIR/examples/tiny-moe/tiny-moe-q4_k_m.gguf" --raw -n 2 "once"
+COLIBRI_PLUGIN_PATH=$cut run 0 "$c" plugins list --all
+out "truncated"
+
 # ---- usage
 refuse 2 "did you mean 'list'?" "$c" plugins lits
 refuse 2 "'info' needs one ID" "$c" plugins info

@@ -12,13 +12,15 @@
 
 enum mode { CHECK, BENCH, LIST, SELF_TEST };
 
-static uint64_t number(const char *text)
+static uint64_t number(const char *text, uint64_t least, uint64_t most)
 {
     char *end;
     errno = 0;
-    const uint64_t v = text ? strtoull(text, &end, 0) : 0;
-    if (!text || *text == '\0' || *end || errno) {
-        fprintf(stderr, "colibri-kernelcheck: not a number: %s\n", text ? text : "(nothing)");
+    const bool digit = *text >= '0' && *text <= '9'; /* strtoull takes signs and blanks too */
+    const uint64_t v = digit ? strtoull(text, &end, 0) : 0;
+    if (!digit || *end || errno || v < least || v > most) {
+        fprintf(stderr, "colibri-kernelcheck: %s: must be a whole number from %llu to %llu\n", text,
+                (unsigned long long)least, (unsigned long long)most);
         exit(2);
     }
     return v;
@@ -28,6 +30,11 @@ static uint64_t number(const char *text)
 struct totals {
     uint32_t run, skipped;
 };
+
+static bool named(const struct report *rep, const char *name)
+{
+    return !rep->o->filter || strstr(name, rep->o->filter);
+}
 
 static bool usable(const struct colibri_cpu_bits *cpu, const uint64_t need[COLIBRI_CPU_WORDS], const char *name,
                    struct totals *totals)
@@ -44,7 +51,7 @@ static bool usable(const struct colibri_cpu_bits *cpu, const uint64_t need[COLIB
 
 static void do_matmul(enum mode mode, struct report *rep, const struct colibri_matmul *m, struct totals *totals)
 {
-    if (rep->o->filter && !strstr(m->name, rep->o->filter))
+    if (!named(rep, m->name))
         return;
     totals->run++;
     if (mode == LIST)
@@ -84,7 +91,7 @@ static void do_plugin(enum mode mode, struct report *rep, const struct loaded *p
         bench_plugin(p->path, p->note.id);
     const struct colibri_matmul *m;
     for (uint32_t i = 0; (m = p->plugin->get(COLIBRI_IFACE_MATMUL, i)); i++)
-        if (usable(cpu, m->cpu, m->name, totals))
+        if (named(rep, m->name) && usable(cpu, m->cpu, m->name, totals))
             do_matmul(mode, rep, m, totals);
     const struct colibri_vecops *v;
     for (uint32_t i = 0; (v = p->plugin->get(COLIBRI_IFACE_VECOPS, i)); i++) {
@@ -92,14 +99,14 @@ static void do_plugin(enum mode mode, struct report *rep, const struct loaded *p
         if (!usable(cpu, v->cpu, v->name, totals))
             continue;
         const uint32_t before = rep->cases;
-        const bool named = !rep->o->filter || strstr(v->name, rep->o->filter);
-        if (mode == LIST && named)
+        const bool whole = named(rep, v->name);
+        if (mode == LIST && whole)
             printf("%s\n", v->name);
-        else if (mode == BENCH && named)
+        else if (mode == BENCH && whole)
             bench_vecops(v);
         else if (mode == CHECK)
             check_vecops_component(rep, v);
-        totals->run += mode == CHECK ? rep->cases > before : named;
+        totals->run += mode == CHECK ? rep->cases > before : whole;
     }
     const struct colibri_format *f;
     for (uint32_t i = 0; (f = p->plugin->get(COLIBRI_IFACE_FORMAT, i)); i++)
@@ -141,13 +148,13 @@ int main(int argc, char **argv)
         if (strcmp(arg, "--filter") == 0 && value)
             o.filter = argv[++i];
         else if (strcmp(arg, "--seed") == 0 && value)
-            o.seed = number(argv[++i]);
+            o.seed = number(argv[++i], 0, UINT64_MAX);
         else if (strcmp(arg, "--cases") == 0 && value)
-            o.cases = (uint32_t)number(argv[++i]);
+            o.cases = (uint32_t)number(argv[++i], 1, 100000000);
         else if (strcmp(arg, "--case") == 0 && value)
-            o.only_case = (int64_t)number(argv[++i]);
+            o.only_case = (int64_t)number(argv[++i], 0, 100000000);
         else if (strcmp(arg, "--work") == 0 && value)
-            o.work = number(argv[++i]);
+            o.work = number(argv[++i], 1, UINT64_C(1) << 40);
         else if (strcmp(arg, "--bench") == 0)
             mode = BENCH;
         else if (strcmp(arg, "--list") == 0)

@@ -2,6 +2,8 @@
 #include "check.h"
 
 #include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -99,30 +101,53 @@ void cpu_missing(const struct colibri_cpu_bits *have, const uint64_t need[COLIBR
         }
 }
 
-/* The note lies in the file as it is in memory: its 20 leading bytes are looked for at every 4-byte offset. */
-static bool find_note(const char *path, struct colibri_note_desc *desc)
+/* Whether all that the loader would map is there: what is missing would be a crash later. */
+static bool is_whole(const char *bytes, size_t n)
+{
+    Elf64_Ehdr h;
+    if (n < sizeof(h))
+        return false;
+    memcpy(&h, bytes, sizeof(h));
+    for (size_t i = 0; i < h.e_phnum; i++) {
+        Elf64_Phdr p;
+        if (h.e_phoff > n || (i + 1) * sizeof(p) > n - h.e_phoff)
+            return false;
+        memcpy(&p, bytes + h.e_phoff + i * sizeof(p), sizeof(p));
+        if (p.p_type == PT_LOAD && (p.p_offset > n || p.p_filesz > n - p.p_offset))
+            return false;
+    }
+    return true;
+}
+
+/* The note lies in the file as it is in memory: its 20 leading bytes are looked for at every 4-byte offset. NULL, or why
+ * there is none to use. */
+static const char *find_note(const char *path, struct colibri_note_desc *desc)
 {
     FILE *const f = fopen(path, "rb");
     if (!f)
-        return false;
+        return strerror(errno);
     struct colibri_elf_note head = {.namesz = 8, .type = COLIBRI_NOTE_TYPE, .name = COLIBRI_NOTE_NAME};
     head.descsz = sizeof(struct colibri_note_desc);
     const size_t head_size = offsetof(struct colibri_elf_note, desc);
-    bool found = false;
+    const char *why = "cannot be read";
     if (fseek(f, 0, SEEK_END) == 0) {
         const long end = ftell(f);
         char *const bytes = end > 0 ? malloc((size_t)end) : NULL;
         rewind(f);
-        if (bytes && fread(bytes, 1, (size_t)end, f) == (size_t)end)
-            for (size_t at = 0; !found && at + sizeof(head) <= (size_t)end; at += 4)
+        if (bytes && fread(bytes, 1, (size_t)end, f) == (size_t)end) {
+            why = "not a Colibri plugin: it has no .note.colibri";
+            for (size_t at = 0; why && at + sizeof(head) <= (size_t)end; at += 4)
                 if (memcmp(bytes + at, &head, head_size) == 0) {
                     memcpy(desc, bytes + at + head_size, sizeof(*desc));
-                    found = true;
+                    why = NULL;
                 }
+            if (!why && !is_whole(bytes, (size_t)end))
+                why = "truncated: its segments need more bytes than the file has";
+        }
         free(bytes);
     }
     fclose(f);
-    return found;
+    return why;
 }
 
 static void host_log(const struct colibri_host *host, int level, const char *id, const char *msg)
@@ -148,8 +173,9 @@ int plugin_load(const char *path, const struct colibri_cpu_bits *cpu, struct loa
     host.cpu = *cpu;
     out->path = path;
     out->plugin = NULL;
-    if (!find_note(path, &out->note)) {
-        fprintf(stderr, "colibri-kernelcheck: %s: cannot be read or has no Colibri note\n", path);
+    const char *const why_not = find_note(path, &out->note);
+    if (why_not) {
+        fprintf(stderr, "colibri-kernelcheck: %s: %s\n", path, why_not);
         return 1;
     }
     char missing[300];

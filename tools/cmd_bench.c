@@ -23,9 +23,9 @@ static const clb_flag flags[] = {
 
 static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS, CLB_SET_COUNT};
 
-#define MAX_LIST    16u
-#define MAX_RUNS    1000u
-#define MAX_TOKENS  16777216u
+#define MAX_LIST     16u
+#define MAX_RUNS     1000u
+#define MAX_TOKENS   16777216u
 #define DEFAULT_RUNS 5u
 
 struct list {
@@ -187,8 +187,8 @@ static void print_split(const clb_engine *e, const struct test *t)
         if (t->profile.wall_ns[p] == 0)
             continue;
         waiting += n * wall - busy;
-        printf("%-42s %9.2f %6.1f%% %8.1f%%\n", clb_phase_name((enum clb_phase)p),
-               wall / 1e3 / (tokens_of(t) * t->n), 100 * wall / pass, 100 * (n * wall - busy) / (n * pass));
+        printf("%-42s %9.2f %6.1f%% %8.1f%%\n", clb_phase_name((enum clb_phase)p), wall / 1e3 / (tokens_of(t) * t->n),
+               100 * wall / pass, 100 * (n * wall - busy) / (n * pass));
     }
     printf("%-42s %9.2f %6.1f%% %8.1f%%   %.1f parallel loops per pass\n\n", "together",
            pass / 1e3 / (tokens_of(t) * t->n), 100.0, 100 * waiting / (n * pass),
@@ -220,13 +220,13 @@ static json_t *test_json(const clb_engine *e, const char *path, const struct clb
         json_array_append_new(ns, json_integer((json_int_t)t->ns[i]));
         json_array_append_new(ts, json_real(speed[i]));
     }
-    json_t *o = json_pack(
-        "{s:s, s:s, s:o, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:s}", "engine", "colibri", "version",
-        COLIBRI_VERSION, "model_filename", clb_json_text(path), "model_type", e->model->arch->name, "model_size",
-        (json_int_t)model_bytes(e->model), "n_batch", (int)e->batch, "n_threads", (int)clb_pool_workers(e->pool),
-        "type_k", e->kv_layout.type == COLIBRI_TYPE_F32 ? "f32" : "f16", "type_v",
-        e->kv_layout.type == COLIBRI_TYPE_F32 ? "f32" : "f16", "n_prompt", (int)t->n_prompt, "n_gen", (int)t->n_gen,
-        "n_depth", (int)t->depth, "test_time", when);
+    json_t *o =
+        json_pack("{s:s, s:s, s:o, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:s}", "engine", "colibri", "version",
+                  COLIBRI_VERSION, "model_filename", clb_json_text(path), "model_type", e->model->arch->name,
+                  "model_size", (json_int_t)model_bytes(e->model), "n_batch", (int)e->batch, "n_threads",
+                  (int)clb_pool_workers(e->pool), "type_k", e->kv_layout.type == COLIBRI_TYPE_F32 ? "f32" : "f16",
+                  "type_v", e->kv_layout.type == COLIBRI_TYPE_F32 ? "f32" : "f16", "n_prompt", (int)t->n_prompt,
+                  "n_gen", (int)t->n_gen, "n_depth", (int)t->depth, "test_time", when);
     if (!o)
         return NULL;
     json_object_set_new(o, "cpu_info", clb_json_text(topo->model));
@@ -308,8 +308,9 @@ static int serve_stdin(clb_args *args, clb_session *s, clb_error *err)
             continue;
         }
         if (!pp && !tg)
-            return clb_fail(err, COLIBRI_E_USAGE, "standard input: expected \"pp N [DEPTH]\", \"tg N [DEPTH]\", \"bw\" or "
-                                                  "\"quit\"");
+            return clb_fail(err, COLIBRI_E_USAGE,
+                            "standard input: expected \"pp N [DEPTH]\", \"tg N [DEPTH]\", \"bw\" or "
+                            "\"quit\"");
         uint64_t ns;
         CLB_TRY(clb_bench_run(s, depth, pp ? n : 0, pp ? 0 : n, &ns, err));
         printf("%s %u %.9f\n", word[0], n, (double)ns / 1e9);
@@ -319,8 +320,8 @@ static int serve_stdin(clb_args *args, clb_session *s, clb_error *err)
     return ferror(stdin) ? clb_fail(err, COLIBRI_E_IO, "cannot read standard input") : COLIBRI_OK;
 }
 
-static int run_tests(clb_args *args, clb_session *s, const struct list *prompts,
-                     const struct list *gens, const struct list *depths, uint32_t runs, clb_error *err)
+static int run_tests(clb_args *args, clb_session *s, const struct list *prompts, const struct list *gens,
+                     const struct list *depths, uint32_t runs, clb_error *err)
 {
     clb_engine *e = clb_session_engine(s);
     const char *path = clb_config_str(clb_args_config(args), CLB_SET_model_model);
@@ -398,8 +399,8 @@ static int run(clb_args *args, clb_error *err)
     const uint32_t need = largest(&depths) + most;
     CLB_GO(clb_open_engine_for(args, need, &engine, err));
     if (need > engine->ctx && clb_config_is_set(config, CLB_SET_model_ctx))
-        CLB_GO(clb_fail(err, COLIBRI_E_LIMIT, "the longest test has %u tokens, the context holds %u: raise --ctx",
-                        need, engine->ctx));
+        CLB_GO(clb_fail(err, COLIBRI_E_LIMIT, "the longest test has %u tokens, the context holds %u: raise --ctx", need,
+                        engine->ctx));
     CLB_GO(clb_session_create(engine, &session, err));
     rc = from_stdin ? serve_stdin(args, session, err)
                     : run_tests(args, session, &prompts, &gens, &depths, runs.v[0], err);
@@ -420,8 +421,10 @@ const struct clb_command clb_command_bench = {
         "that a token reads are set against what a plain reading loop of the same threads reached between the runs.\n\n"
         "--json prints the names that llama-bench uses (n_prompt, n_gen, avg_ts, stddev_ts, samples_ts, ...) and some "
         "more.\n\n"
-        "With --stdin the model is loaded once; then each line \"pp N [DEPTH]\" or \"tg N [DEPTH]\" runs a test once and "
-        "is answered by a line \"pp N SECONDS\", \"bw\" by the read bandwidth, and \"quit\" ends. The first line printed "
+        "With --stdin the model is loaded once; then each line \"pp N [DEPTH]\" or \"tg N [DEPTH]\" runs a test once "
+        "and "
+        "is answered by a line \"pp N SECONDS\", \"bw\" by the read bandwidth, and \"quit\" ends. The first line "
+        "printed "
         "is \"ready\". -p, -n and -d then name no tests, but the largest ones that the context must hold.",
     .examples = "colibri bench -m model.gguf   # pp512 and tg128, five times each\n"
                 "colibri bench -m model.gguf -p 512,4096 -n 0 --threads 4 --json   # prompts only, for scripts\n"

@@ -235,8 +235,8 @@ uint32_t clb_compute_unit_groups(const clb_compute *c, uint64_t total_groups, ui
 }
 
 void clb_compute_product(const clb_compute *c, const clb_matrix *m, const void *w, const clb_acts *acts, int form,
-                         const uint32_t *x_index, uint32_t x_first, uint32_t n_x, uint32_t begin, uint32_t end, float *y,
-                         size_t y_stride, uint32_t worker)
+                         const uint32_t *x_index, uint32_t x_first, uint32_t n_x, uint32_t begin, uint32_t end,
+                         float *y, size_t y_stride, uint32_t worker)
 {
     size_t x_stride;
     const void *const x = clb_acts_rows(acts, form, &x_stride);

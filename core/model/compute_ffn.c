@@ -16,8 +16,8 @@ size_t clb_compute_tile_floats(uint32_t max_rows)
     return glu > mix ? glu : mix;
 }
 
-/* Kernels write y[t * stride + row] for absolute rows: the address of row 0, which is not written itself, when the first
- * row of the strip is to be tile[0]. */
+/* Kernels write y[t * stride + row] for absolute rows: the address of row 0, which is not written itself, when the
+ * first row of the strip is to be tile[0]. */
 static float *tile_base(float *tile, uint32_t begin)
 {
     return (float *)((uintptr_t)tile - (uintptr_t)begin * COLIBRI_GROUP_ROWS * sizeof(float));
@@ -47,7 +47,8 @@ static void glu_unit(void *ctx, uint32_t unit, uint32_t worker)
     const uint32_t begin = (unit - g->first[i]) * g->unit_groups, left = clb_groups(j->gate) - begin;
     const uint32_t end = begin + (left < g->unit_groups ? left : g->unit_groups);
     const uint32_t col = begin * COLIBRI_GROUP_ROWS;
-    const uint32_t n_cols = (end * COLIBRI_GROUP_ROWS < j->gate->n_rows ? end * COLIBRI_GROUP_ROWS : j->gate->n_rows) - col;
+    const uint32_t n_cols =
+        (end * COLIBRI_GROUP_ROWS < j->gate->n_rows ? end * COLIBRI_GROUP_ROWS : j->gate->n_rows) - col;
     const uint32_t parts = (j->n_x + GLU_ROWS - 1) / GLU_ROWS;
     float *const gate = g->c->tiles[worker], *const up = gate + g->c->tile_floats / 2;
     for (uint32_t p = 0; p < parts; p++) {
@@ -87,9 +88,11 @@ int clb_compute_glu(clb_compute *c, const clb_glu_job *jobs, uint32_t n_jobs, cl
     while (g.out_form >= 0 && block <= STRIP && block * COLIBRI_GROUP_ROWS % down->format->act_block_elems)
         block++;
     if (block > STRIP)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "format %s: activation blocks of %u elements do not divide the %u columns of a strip",
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "format %s: activation blocks of %u elements do not divide the %u columns of a strip",
                         down->format->name, down->format->act_block_elems, STRIP_COLS);
-    uint32_t groups = clb_compute_unit_groups(c, total, jobs[0].gate->n_cols, (uint32_t)((2 * rows + n_jobs - 1) / n_jobs));
+    uint32_t groups =
+        clb_compute_unit_groups(c, total, jobs[0].gate->n_cols, (uint32_t)((2 * rows + n_jobs - 1) / n_jobs));
     groups = groups / block * block;
     g.unit_groups = groups ? groups : block;
     for (uint32_t i = 0; i < n_jobs; i++)

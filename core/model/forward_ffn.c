@@ -91,8 +91,8 @@ static void down_jobs(clb_forward *f, const clb_expert_layer *x, const clb_lease
     }
 }
 
-/* Gate, up, activation and down of the leased experts: two parallel loops (one more per 256 experts). `out`: these are all
- * experts of the step, and their weighted sum goes there; NULL: products go to expert_out. */
+/* Gate, up, activation and down of the leased experts: two parallel loops (one more per 256 experts). `out`: these are
+ * all experts of the step, and their weighted sum goes there; NULL: products go to expert_out. */
 static int compute_wave(clb_forward *f, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
                         uint32_t n, float *out, clb_error *err)
 {

@@ -1,5 +1,6 @@
 /* slow
- * Logits of a whole text, byte for byte: every kernel family that this CPU has, 1 to 4 threads, any cut into batches. */
+ * Logits of a whole text, byte for byte: every kernel family that this CPU has, 1 to 4 threads, any cut into batches.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,8 @@ static void check_family(const test_engine *e, const struct family *family)
         fail_msg("%s: products by %s", family->what, m ? m->name : "the reference");
 }
 
-static float *logits_with(const struct family *family, uint32_t threads, const uint32_t *ids, uint32_t n, uint32_t chunk)
+static float *logits_with(const struct family *family, uint32_t threads, const uint32_t *ids, uint32_t n,
+                          uint32_t chunk)
 {
     char mask_setting[64], thread_setting[32];
     snprintf(mask_setting, sizeof mask_setting, "mask=%s", family->mask);

@@ -1,10 +1,12 @@
 #include "base/str.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int reserve(clb_buf *buf, size_t extra, clb_error *err)
 {
@@ -32,6 +34,23 @@ int clb_buf_append(clb_buf *buf, const void *data, size_t n, clb_error *err)
     buf->n += n;
     buf->data[buf->n] = '\0';
     return COLIBRI_OK;
+}
+
+int clb_buf_read(clb_buf *buf, int fd, const char *path, size_t most, clb_error *err)
+{
+    for (;;) {
+        char piece[8192];
+        const ssize_t got = read(fd, piece, sizeof piece);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot read %s", path);
+        if (!got)
+            return COLIBRI_OK;
+        if ((size_t)got > most || buf->n > most - (size_t)got)
+            return clb_fail(err, COLIBRI_E_LIMIT, "%s is larger than %zu bytes", path, most);
+        CLB_TRY(clb_buf_append(buf, piece, (size_t)got, err));
+    }
 }
 
 int clb_buf_printf(clb_buf *buf, clb_error *err, const char *fmt, ...)

@@ -20,6 +20,8 @@ typedef struct clb_buf {
 } clb_buf;
 
 int clb_buf_append(clb_buf *buf, const void *data, size_t n, clb_error *err);
+/* The rest of an open file, as `path` in messages; IO, or LIMIT if the buffer would grow beyond `most` bytes. */
+int clb_buf_read(clb_buf *buf, int fd, const char *path, size_t most, clb_error *err);
 int clb_buf_printf(clb_buf *buf, clb_error *err, const char *fmt, ...) CLB_PRINTF(3, 4);
 void clb_buf_free(clb_buf *buf);
 

@@ -81,24 +81,6 @@ int clb_config_load_text(clb_config *config, const char *text, size_t n, const c
     return clb_ini_parse(text, n, name, on_entry, &l, err);
 }
 
-static int read_all(int fd, const char *path, clb_buf *out, clb_error *err)
-{
-    for (;;) {
-        char piece[4096];
-        const ssize_t got = read(fd, piece, sizeof piece);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot read %s", path);
-        if (!got)
-            return COLIBRI_OK;
-        if (out->n + (size_t)got > FILE_MAX_BYTES)
-            return clb_fail(err, COLIBRI_E_LIMIT, "%s is larger than %zu bytes: not a settings file", path,
-                            FILE_MAX_BYTES);
-        CLB_TRY(clb_buf_append(out, piece, (size_t)got, err));
-    }
-}
-
 /* A default file must be a regular file (a FIFO would hang the start); one that the user names may be a pipe. */
 static int load_path(clb_config *config, const char *path, bool is_default, bool untrusted, clb_error *err)
 {
@@ -121,7 +103,7 @@ static int load_path(clb_config *config, const char *path, bool is_default, bool
         rc = clb_fail(err, COLIBRI_E_USAGE, "%s can be written by every user, so it is not read: chmod o-w it", path);
         goto done;
     }
-    CLB_GO(read_all(fd, path, &text, err));
+    CLB_GO(clb_buf_read(&text, fd, path, FILE_MAX_BYTES, err));
     rc = clb_config_load_text(config, text.data ? text.data : "", text.n, path, untrusted, err);
 done:
     clb_buf_free(&text);

@@ -179,23 +179,6 @@ static const char *parse(char *text, size_t n, clb_measure_records *out)
     return NULL;
 }
 
-static int read_file(int fd, const char *path, clb_buf *out, clb_error *err)
-{
-    for (;;) {
-        char piece[8192];
-        const ssize_t got = read(fd, piece, sizeof piece);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot read %s", path);
-        if (!got)
-            return COLIBRI_OK;
-        if (out->n + (size_t)got > MAX_BYTES)
-            return clb_fail(err, COLIBRI_E_FORMAT, "%s is larger than %zu bytes", path, MAX_BYTES);
-        CLB_TRY(clb_buf_append(out, piece, (size_t)got, err));
-    }
-}
-
 int clb_measure_load(const char *path, clb_measure_records *records, bool *foreign, clb_error *err)
 {
     bool dummy;
@@ -217,7 +200,9 @@ int clb_measure_load(const char *path, clb_measure_records *records, bool *forei
         CLB_GO(clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot examine %s", path));
     if (!S_ISREG(st.st_mode))
         CLB_GO(clb_fail(err, COLIBRI_E_FORMAT, "%s is not a regular file", path));
-    CLB_GO(read_file(fd, path, &text, err));
+    if (st.st_size > (off_t)MAX_BYTES)
+        CLB_GO(clb_fail(err, COLIBRI_E_FORMAT, "%s is larger than %zu bytes", path, MAX_BYTES));
+    CLB_GO(clb_buf_read(&text, fd, path, MAX_BYTES, err));
     *foreign = text.n && (text.n < sizeof MAGIC - 1 || memcmp(text.data, MAGIC, sizeof MAGIC - 1) != 0);
     const char *distrust = clb_search_distrust(&st, "file", why);
     if (distrust)

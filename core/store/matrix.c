@@ -47,26 +47,6 @@ void clb_matrix_pack_groups(const clb_matrix *m, const void *rows, void *dst, ui
     }
 }
 
-struct pack_job {
-    const clb_matrix *m;
-    const void *rows;
-    void *dst;
-};
-
-static void pack_worker(void *ctx, uint32_t worker, uint32_t n_workers)
-{
-    const struct pack_job *job = ctx;
-    uint32_t begin, end;
-    clb_split((job->m->n_rows + COLIBRI_GROUP_ROWS - 1) / COLIBRI_GROUP_ROWS, worker, n_workers, &begin, &end);
-    clb_matrix_pack_groups(job->m, job->rows, job->dst, begin, end);
-}
-
-void clb_matrix_pack(const clb_matrix *m, const void *rows, void *dst, clb_pool *pool)
-{
-    struct pack_job job = {m, rows, dst};
-    clb_pool_run(pool, pack_worker, &job);
-}
-
 size_t clb_matrix_row_scratch(const clb_matrix *m)
 {
     return m->format->layout == COLIBRI_LAYOUT_ROWS ? 0 : (size_t)m->group_stride;

@@ -31,9 +31,7 @@ typedef struct clb_matrix {
 int clb_matrix_bind(clb_registry *reg, uint32_t gguf_type, uint32_t n_rows, uint32_t n_cols, const char *name,
                     clb_matrix *out, clb_error *err);
 
-/* Packs n_rows GGUF rows at `rows` into `dst` (the matrix's layout), groups split over the pool. */
-void clb_matrix_pack(const clb_matrix *m, const void *rows, void *dst, clb_pool *pool);
-/* One worker's share of the same, for callers that are inside a pool function. */
+/* Packs groups [group_begin, group_end) of m's GGUF rows at `rows` into `dst`, in the matrix's layout. */
 void clb_matrix_pack_groups(const clb_matrix *m, const void *rows, void *dst, uint32_t group_begin, uint32_t group_end);
 
 /* Row `row` of a loaded matrix as floats; scratch: clb_matrix_row_scratch bytes. */

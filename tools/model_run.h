@@ -13,7 +13,9 @@
 #define CLB_ENGINE_SETTINGS                                                                                            \
     CLB_SET_model_model, CLB_SET_model_ctx, CLB_SET_model_batch, CLB_SET_memory_max_memory, CLB_SET_memory_mlock,      \
         CLB_SET_cpu_threads, CLB_SET_cpu_pin, CLB_SET_cpu_mask, CLB_SET_store_mode, CLB_SET_store_expert_slots,        \
-        CLB_SET_store_expert_policy, CLB_SET_kv_kv_strategy, CLB_SET_kv_kv_budget, CLB_SET_kv_kv_block_size,           \
+        CLB_SET_store_expert_policy, CLB_SET_store_expert_pool, CLB_SET_store_expert_profile, CLB_SET_store_predictor, \
+        CLB_SET_store_prefetch_depth, CLB_SET_store_resident_layers, CLB_SET_store_io, CLB_SET_store_direct,           \
+        CLB_SET_store_mirror, CLB_SET_store_verify, CLB_SET_cpu_numa, CLB_SET_kv_kv_strategy, CLB_SET_kv_kv_budget, CLB_SET_kv_kv_block_size,           \
         CLB_SET_kv_kv_type, CLB_SET_plugins_path, CLB_SET_plugins_prefer, CLB_SET_plugins_deny,                        \
         CLB_SET_kernels_allow_inexact, CLB_SET_kernels_select, CLB_SET_kernels_cache_file
 #define CLB_SAMPLING_SETTINGS                                                                                          \

@@ -30,6 +30,7 @@ MAY = {
     "core/store": LOW | {"core/gguf", "core/plugin"},
     "core/model": LOW | {"core/gguf", "core/ops", "core/plugin", "core/store", "core/kv"},
     "core/plan": LOW | {"core/model", "core/store", "core/kv"},
+    "core/replay": LOW | {"core/plugin", "core/store"},
 }
 MAY["core/engine"] = set(MAY)
 MAY["tools"] = set(MAY) | {"core/engine"}
@@ -52,6 +53,9 @@ OUTSIDE = {
     "hwloc.h": {"core/cpu"},
     "cpu_features": {"core/cpu"},
     "cpuid.h": {"core/cpu", "tests/kernels"},
+    "liburing.h": {"core/store"},
+    "xxhash.h": {"core/gguf"},
+    "ffi.h": {"core/plugin"},
     "pcre2.h": {"core/text"},
     "utf8proc.h": {"core/text", "tools", "tests/unit"},
     "jansson.h": {"tools", "tests/unit"},

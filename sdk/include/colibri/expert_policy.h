@@ -3,6 +3,10 @@
  * The host owns residency: it filters the candidates (never a pinned expert, one in flight, or one that the
  * current step needs), validates every answer and replaces a bad one by its own LRU choice, counting it.
  * All callbacks come from one thread at a time [policy-thread]; they must not block or allocate.
+ *
+ * A *pool* is a set of slots of equal size and the layers that share it: one for the whole model, or one per expert
+ * size, or one per layer, as the user chooses. Each pool has an instance of its own, which never hears of other pools:
+ * its layers are numbered from 0 in the model's order, n_slots is the size of the pool.
  * An expert is (layer, expert); n = layer * n_experts + expert is its dense number. */
 #ifndef COLIBRI_EXPERT_POLICY_H
 #define COLIBRI_EXPERT_POLICY_H
@@ -13,23 +17,30 @@
 #define COLIBRI_POLICY_LOSSLESS 0x1u      /* never changes tokens (every policy without route_bias) */
 #define COLIBRI_POLICY_DETERMINISTIC 0x2u /* same events and seed: same victims */
 #define COLIBRI_POLICY_ORACLE 0x4u        /* needs next_use: replay only */
+/* The score of a resident expert never falls while it stays (a time stamp, a count). The host then keeps the candidates
+ * in a heap and asks for few scores; the victims are those that asking for all would give. */
+#define COLIBRI_POLICY_SCORE_RISES 0x8u
 
 enum colibri_phase { COLIBRI_PHASE_PREFILL = 0, COLIBRI_PHASE_DECODE = 1, COLIBRI_PHASE_VERIFY = 2 };
 enum colibri_cause { COLIBRI_CAUSE_DEMAND = 0, COLIBRI_CAUSE_PREFETCH = 1, COLIBRI_CAUSE_PRELOAD = 2 };
 enum colibri_access_result { COLIBRI_ACCESS_HIT = 0, COLIBRI_ACCESS_MISS = 1, COLIBRI_ACCESS_LATE = 2 };
-/* BYPASS: needed for this step, not worth keeping; the slot it is computed in is free right after. */
+/* BYPASS: needed for this step, not worth keeping: it is computed in a slot that is set aside for such (a pool whose policy
+ * has admit() gives up a few slots for them) and is gone right after. For a prefetch: not fetched.
+ * LOW_PRIORITY: kept as long as nothing else wants the slot: it is the next victim unless it is used again. */
 enum colibri_admit { COLIBRI_ADMIT = 0, COLIBRI_ADMIT_BYPASS = 1, COLIBRI_ADMIT_LOW_PRIORITY = 2 };
 
 struct colibri_policy_config {
     uint32_t struct_size;
-    uint32_t n_layers, n_experts, top_k; /* n_layers counts MoE layers only, from 0 */
-    uint32_t n_slots;                    /* of the pool */
-    const uint32_t *layer_slots;         /* NULL: one global pool; else slots of each layer */
+    uint32_t n_layers, n_experts, top_k; /* n_layers counts the pool's layers (of a predictor: all MoE layers) */
+    uint32_t n_slots;                    /* of the pool; for experts that stay */
+    const uint32_t *layer_slots;         /* always NULL: slots belong to the pool */
     const uint64_t *expert_bytes;        /* [n_layers]: bytes of one expert of that layer */
     uint64_t seed;
     const double *params;                /* values in the order of colibri_expert_policy.params */
     const struct colibri_host *host;
-    /* Replay only, else NULL: number of accesses until (layer, expert) is next used, UINT64_MAX if never. */
+    /* Replay only, else NULL: how far away the next use of (layer, expert) is, in layer visits of the whole model (the
+     * visit that is going on is 0, layer + 1 of the same pass is 1), UINT64_MAX if there is none. During on_route and the
+     * decisions after it, uses by the visit that is going on count as past. */
     uint64_t (*next_use)(void *ctx, uint32_t layer, uint32_t expert);
     void *next_use_ctx;
 };
@@ -53,6 +64,12 @@ struct colibri_route {
     uint32_t n_union;      /* distinct experts of this step */
     const uint32_t *union_ids;
     const uint32_t *union_rows; /* rows per expert of the union */
+    const uint32_t *row_sequence; /* [n_rows]: small number of the row's sequence; NULL: all rows are of sequence 0 */
+    /* For those who asked (struct colibri_predictor.ahead): router logits of the layers layer + 1 ... layer + n_ahead, each
+     * [n_rows][n_experts], computed from this layer's hidden state: a guess at what those layers will choose. -INFINITY:
+     * not known (replays). */
+    uint32_t n_ahead;
+    const float *const *ahead_logits;
 };
 
 struct colibri_access {

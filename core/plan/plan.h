@@ -1,7 +1,9 @@
 /* The memory planner: one budget for weights, experts, KV cache, buffers and the process itself.
  *
  * A plan either fits the budget or is refused before a weight is read, with what would fit. Sizes are the real ones
- * of each tensor. [engine-thread] */
+ * of each tensor. What does not fit is read again and again while running, in this order of preference: of a model
+ * with experts the dense weights stay and experts come and go; only when the fewest slots do not fit beside them, or in a
+ * model without experts, the dense weights of the last layers are streamed. [engine-thread] */
 #ifndef CLB_PLAN_PLAN_H
 #define CLB_PLAN_PLAN_H
 
@@ -20,27 +22,46 @@ typedef struct clb_plan_input {
     bool kv_follows_ctx;   /* a smaller --ctx would make kv_positions smaller */
     uint32_t n_sequences;
     uint32_t max_rows, n_workers;
-    uint64_t budget;       /* 0: 80 % of the available memory */
-    uint32_t expert_slots; /* 0: as many as fit */
-    uint64_t resident;     /* bytes of this process before loading; 0: clb_memory_resident */
+    uint64_t budget;          /* 0: 80 % of the available memory */
+    uint32_t expert_slots;    /* 0: as many as fit */
+    uint64_t resident;        /* bytes of this process before loading; 0: clb_memory_resident */
+    bool layer_pools;         /* every MoE layer has its own slots, equally many in all layers of a size class */
+    bool mapped;              /* matrices that can be multiplied in place in the file are not copied */
+    uint32_t resident_layers; /* 0: as many as fit */
+    uint32_t prefetch_depth;  /* layers read ahead of the one that is multiplied; 0 counts as 1 */
 } clb_plan_input;
 
 typedef struct clb_plan {
     uint64_t budget;
     bool budget_is_default;
-    uint64_t base_bytes; /* the process before loading: code, vocabulary, file header */
-    uint64_t embedding_bytes, dense_bytes;
+    uint64_t base_bytes;      /* the process before loading: code, vocabulary, file header */
+    uint64_t embedding_bytes; /* token_embd, output; without what is mapped */
+    uint64_t dense_bytes;     /* matrices and vectors that stay, embeddings apart; without what is mapped */
+    uint64_t mapped_bytes;    /* used in place in the file: page cache, which the kernel may take back; not in the total */
     uint64_t kv_bytes, buffer_bytes, staging_bytes;
     uint64_t slot_bytes;  /* all expert slots */
-    uint64_t total_bytes; /* of everything above */
+    uint64_t total_bytes; /* of everything above but mapped_bytes, and of stream_bytes */
     uint32_t n_classes;
-    uint32_t *class_slots;       /* [n_classes] */
+    uint32_t *class_slots;       /* [n_classes]; with layer_pools a multiple of the class's layers */
     uint32_t n_slots, n_experts; /* in total */
     bool all_experts;            /* every expert has a slot */
+    /* Layers [0, resident_layers) keep their dense matrices, the others' are read in every pass, each into one of
+     * n_stream_slots slots of layer_slot_bytes; vectors (norms, biases) of all layers stay. With all layers resident
+     * there are no such slots. */
+    uint32_t n_layers, resident_layers, n_stream_slots;
+    uint64_t layer_slot_bytes;    /* clb_plan_layer_bytes of the largest streamed layer */
+    uint64_t stream_bytes;        /* n_stream_slots * layer_slot_bytes */
+    uint64_t streamed_file_bytes; /* read in every pass */
 } clb_plan;
 
-/* NOMEM if it cannot fit: the message has the parts and what to change. */
+/* NOMEM if it cannot fit: the message has the parts and what to change. USAGE: resident_layers or expert_slots cannot be
+ * had in this model at all. */
 int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err);
 void clb_plan_free(clb_plan *plan);
+
+/* Room for the dense matrices of one layer when they are streamed: each one's bytes and CLB_STREAM_SLACK for the
+ * alignment of direct reads. 0: the layer has none. */
+#define CLB_STREAM_SLACK (UINT64_C(2) * 4096)
+uint64_t clb_plan_layer_bytes(const clb_model *model, uint32_t layer);
 
 #endif

@@ -1,0 +1,52 @@
+/* Inside the expert cache: pools and the choice of victims. */
+#ifndef CLB_STORE_CACHE_INTERNAL_H
+#define CLB_STORE_CACHE_INTERNAL_H
+
+#include "base/clock.h"
+#include "store/cache.h"
+
+#define CLB_NO_PLACE UINT32_MAX
+
+struct clb_cache_pool {
+    clb_cache *cache;
+    void *self; /* the policy's instance; NULL: the pool has no slots */
+    uint32_t first, n;                 /* slots of experts that stay */
+    uint32_t first_transit, n_transit; /* slots of bypassed ones */
+    uint32_t *free_slots, n_free;      /* stacks: the lowest slot is on top at first */
+    uint32_t *free_transit, n_free_transit;
+    uint32_t n_busy; /* of those that stay: pinned or LOADING */
+    uint32_t n_low;
+    uint32_t n_layers;
+    uint32_t *layers; /* [n_layers]: the model's numbers */
+    /* scratch for one decision, [n] */
+    struct colibri_expert_ref *candidates;
+    uint32_t *candidate_slots;
+    /* SCORE_RISES: resident and arriving slots, smallest (key, number) first. Keys are scores as last seen, so never
+     * above the present ones. */
+    bool has_heap;
+    uint32_t *heap, n_heap;
+};
+
+static inline uint64_t clb_cache_begin(const clb_cache *c)
+{
+    return c->options.timed ? clb_now_ns() : 0;
+}
+
+static inline void clb_cache_end(clb_cache *c, uint64_t began)
+{
+    if (c->options.timed)
+        c->stats.policy_ns += clb_now_ns() - began;
+}
+
+static inline bool clb_slot_busy(const clb_cache_slot *s)
+{
+    return s->pins || s->state == CLB_SLOT_LOADING;
+}
+
+/* The slot to empty for an expert of the routed layer or a prefetch; still occupied. CLB_NO_SLOT: none may leave. */
+uint32_t clb_cache_victim(struct clb_cache_pool *p, bool prefetch);
+/* A slot enters or leaves the set of candidates. */
+void clb_cache_heap_add(struct clb_cache_pool *p, uint32_t slot);
+void clb_cache_heap_remove(struct clb_cache_pool *p, uint32_t slot);
+
+#endif

@@ -114,6 +114,7 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .n_workers = clb_pool_workers(e->pool),
         .budget = clb_config_u64(config, CLB_SET_memory_max_memory),
         .expert_slots = (uint32_t)clb_config_u64(config, CLB_SET_store_expert_slots),
+        .resident = options->resident,
     };
     if (in.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
@@ -122,6 +123,8 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
     if (!moe && strncmp(clb_config_origin(config, CLB_SET_store_expert_policy), "--", 2) == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-policy does not apply: the model has no experts");
     CLB_TRY(clb_plan_make(&in, &e->plan, err));
+    if (options->planned)
+        CLB_TRY(options->planned(options->planned_ctx, &e->plan, err));
     double *policy_params = NULL;
     int rc = COLIBRI_OK;
     clb_model_load_options load_options = {

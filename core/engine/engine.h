@@ -31,6 +31,12 @@ typedef struct clb_engine_options {
     /* Opened, used and closed by the thread that this process is about (a command): `cpu.pin` may bind it, too. An
      * embedder's thread is never bound. */
     bool pin_caller;
+    /* What the plan counts for the process itself; 0: all that is resident now. For a process that holds several engines,
+     * each with a budget of its own: the first one's plan.base_bytes. */
+    uint64_t resident;
+    /* Sees the plan before a weight is read; a status other than OK ends the opening with it. May be NULL. */
+    int (*planned)(void *ctx, const clb_plan *plan, clb_error *err);
+    void *planned_ctx;
 } clb_engine_options;
 
 typedef struct clb_engine {

@@ -88,12 +88,14 @@ const clb_gguf_tensor *clb_gguf_find_tensor(const clb_gguf *g, const char *name)
 int clb_gguf_read(const clb_gguf *g, const clb_gguf_tensor *t, uint64_t offset, void *buf, size_t size, clb_error *err)
 {
     const clb_gguf_source *src = &g->shards[t->shard].src;
-    const uint64_t end = t->n_bytes ? t->n_bytes : t->room;
-    if (offset > end || size > end - offset) {
+    const uint64_t end = t->n_bytes ? t->file_bytes : t->room;
+    const uint64_t within = t->expert_stride ? offset % t->expert_stride : offset;
+    if (within > end || size > end - within || (t->expert_stride && offset / t->expert_stride >= t->ne[2])) {
         char path[304], name[100];
-        return clb_fail(err, COLIBRI_E_INTERNAL, "%s: reading %zu bytes at %llu of tensor \"%s\", which has %llu",
+        return clb_fail(err, COLIBRI_E_INTERNAL, "%s: reading %zu bytes at %llu of tensor \"%s\", which has %llu%s",
                         clb_gguf_short_path(src->path, path), size, (unsigned long long)offset,
-                        clb_escape(t->name, name, sizeof name), (unsigned long long)end);
+                        clb_escape(t->name, name, sizeof name), (unsigned long long)end,
+                        t->expert_stride ? " per expert" : "");
     }
     return clb_gguf_source_read(src, t->offset + offset, buf, size, err);
 }

@@ -1,4 +1,5 @@
-/* GGUF container reader (v2 and v3, little-endian, split files).
+/* GGUF container reader (v2 and v3, little-endian, split files), and of packed files (.colibri, docs/packed.md): the
+ * same structure with another magic, whose tensors lie as they are multiplied.
  *
  * Everything in the file is untrusted: each count, length, offset and size is checked against the bytes of the
  * file before use; a failure names the file, the place and the reason. Returned pointers live until
@@ -62,6 +63,14 @@ typedef struct clb_gguf_tensor {
     uint64_t offset;  /* in its file, absolute */
     uint64_t room;    /* bytes from offset to the end of that file */
     uint32_t shard;   /* index of the file */
+    /* Packed files. In others: packed = false, expert_stride = block_* = 0, file_bytes = n_bytes. */
+    bool packed;            /* its rows are in groups of 16 (COLIBRI_LAYOUT_X16), the last group filled with zeros */
+    uint64_t file_bytes;    /* in the file: n_bytes, or that of whole groups; of one expert if expert_stride */
+    uint64_t expert_stride; /* 0: contiguous; else expert e (of ne[2]) lies at offset + e * expert_stride */
+    /* With expert_stride: expert e's block is block_bytes at block_offset + e * expert_stride, both multiples of 4096,
+     * and holds that expert's part of every tensor of the same run. */
+    uint64_t block_offset, block_bytes;
+    uint32_t run; /* tensors of one shard with the same run share blocks */
 } clb_gguf_tensor;
 
 /* Block geometry of a tensor type, so that sizes can be checked: returns false if unknown. */
@@ -73,8 +82,8 @@ const char *clb_gguf_type_name(uint32_t type, char buf[16]);
 
 typedef struct clb_gguf clb_gguf;
 
-/* Opens path; if it is the first shard of a split model ("...-00001-of-00005.gguf"), opens all of them and presents
- * their tensors as one list (any other shard is refused with the first one's name). geometry may be NULL: then
+/* Opens path; if it is the first shard of a split model ("...-00001-of-00005.gguf" or .colibri), opens all of them and
+ * presents their tensors as one list (any other shard is refused with the first one's name). geometry may be NULL: then
  * clb_gguf_known_geometry. Errors: NOT_FOUND, IO, FORMAT, UNSUPPORTED (big-endian, v1), NOMEM, LIMIT (internal.h),
  * USAGE (a later shard). *out is NULL then. */
 int clb_gguf_open(const char *path, clb_gguf_geometry geometry, void *geometry_ctx, clb_gguf **out, clb_error *err);
@@ -100,8 +109,31 @@ const clb_gguf_tensor *clb_gguf_tensor_at(const clb_gguf *g, uint64_t i);
 const clb_gguf_tensor *clb_gguf_find_tensor(const clb_gguf *g, const char *name); /* O(1); NULL if absent */
 
 /* Reads `size` bytes at `offset` inside the tensor into buf (pread; retries short reads; EOF is an IO error that
- * names the file; asking for bytes outside the tensor is INTERNAL). [any-thread] */
+ * names the file; asking for bytes outside the tensor is INTERNAL). With expert_stride, offset is e * expert_stride
+ * plus a place in expert e's part, which the bytes must not leave. [any-thread] */
 int clb_gguf_read(const clb_gguf *g, const clb_gguf_tensor *t, uint64_t offset, void *buf, size_t size, clb_error *err);
+/* Of a tensor with expert_stride: the whole block of an expert, block_bytes. [any-thread] */
+int clb_gguf_read_block(const clb_gguf *g, const clb_gguf_tensor *t, uint64_t expert, void *buf, clb_error *err);
+
+/* ---- packed files ----------------------------------------------------------------------------------- */
+
+bool clb_gguf_is_packed(const clb_gguf *g);
+bool clb_gguf_has_checksums(const clb_gguf *g); /* every file of the model has them */
+/* Compares bytes that were read with the file's checksums: the whole block of an expert (size == block_bytes), or, of a
+ * tensor without expert_stride, all of it (size == file_bytes; expert is ignored). OK if there are no checksums. FORMAT
+ * names file, tensor and expert; INTERNAL if size is another one. [any-thread] */
+int clb_gguf_verify_block(const clb_gguf *g, const clb_gguf_tensor *t, uint64_t expert, const void *bytes,
+                          uint64_t size, clb_error *err);
+/* The same for a piece of a tensor without expert_stride: offset is a multiple of clb_gguf_verify_unit, and so is size
+ * unless the piece ends with the tensor. */
+int clb_gguf_verify_piece(const clb_gguf *g, const clb_gguf_tensor *t, uint64_t offset, const void *bytes,
+                          uint64_t size, clb_error *err);
+/* Bytes that one checksum covers; 0: the tensor has none. */
+uint64_t clb_gguf_verify_unit(const clb_gguf *g, const clb_gguf_tensor *t);
+/* For the format of a packed tensor: OK if it packs rows as the file's writer did, else UNSUPPORTED: the tensor would
+ * be read as garbage. FORMAT if the file does not say. */
+struct colibri_format;
+int clb_gguf_check_layout(const clb_gguf *g, const struct colibri_format *format, clb_error *err);
 
 /* Typed getters. Absent key: COLIBRI_E_NOT_FOUND without touching *out; wrong type or value out of range: FORMAT.
  * Integers convert between widths and signs when the value fits. The `_or` forms take absence as the default and

@@ -10,6 +10,7 @@
 
 #include "gguf/escape.h"
 #include "gguf/internal.h"
+#include "gguf/packed.h"
 
 #define MIN_KEY_RECORD    14u /* length, one byte, type, smallest value */
 #define MIN_TENSOR_RECORD 33u /* length, one byte, n_dims, one dim, type, offset */
@@ -313,9 +314,13 @@ static int parse_prefix(scan *s, clb_gguf_shard *shard, uint64_t tensors_allowed
     if (s->src->size == 0)
         return bad(s, COLIBRI_E_FORMAT, 0, "the file is empty");
     CLB_TRY(take(s, 4, "the magic number", &p));
-    if (memcmp(p, "GGUF", 4) != 0)
+    shard->packed = memcmp(p, CLB_PACKED_MAGIC, 4) == 0;
+    if (!shard->packed && memcmp(p, "GGUF", 4) != 0)
         return wrong_magic(s, p);
     CLB_TRY(take_u32(s, "the version", &shard->version));
+    if (shard->packed && shard->version != 3)
+        return bad(s, COLIBRI_E_UNSUPPORTED, 4, "structure version %u of a packed file, supported is 3",
+                   shard->version);
     if (shard->version && (shard->version & 0xffff) == 0)
         return bad(s, COLIBRI_E_UNSUPPORTED, 4, "version 0x%08x: a big-endian GGUF file, only little-endian is read",
                    shard->version);
@@ -421,6 +426,8 @@ int clb_gguf_shard_load(clb_gguf *g, uint32_t i, clb_error *err)
     const uint64_t header = s.pos;
     CLB_TRY(clb_gguf_source_seal(&shard->src, (size_t)header, err));
     s.bytes = shard->src.block;
+    if (shard->packed)
+        CLB_TRY(clb_packed_check_header(shard, s.bytes, (size_t)header, err));
     CLB_TRY(allocate(&s, shard));
     if (shard->n_tensors) {
         const size_t n = (size_t)(g->n_tensors + shard->n_tensors);
@@ -438,7 +445,10 @@ int clb_gguf_shard_load(clb_gguf *g, uint32_t i, clb_error *err)
     shard->data = (header + shard->alignment - 1) & ~(shard->alignment - 1);
     for (uint64_t t = 0; t < shard->n_tensors; t++)
         mine[t].shard = i;
-    CLB_TRY(clb_gguf_place_tensors(g, shard, mine, (size_t)shard->n_tensors, err));
+    if (shard->packed)
+        CLB_TRY(clb_packed_place_tensors(g, shard, mine, (size_t)shard->n_tensors, err));
+    else
+        CLB_TRY(clb_gguf_place_tensors(g, shard, mine, (size_t)shard->n_tensors, err));
     g->n_tensors += shard->n_tensors;
     g->header_bytes += header;
     return COLIBRI_OK;

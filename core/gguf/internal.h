@@ -43,8 +43,20 @@ typedef struct clb_gguf_entry {
     clb_gguf_value value;
 } clb_gguf_entry;
 
+/* Packed files: consecutive blocks, each with a checksum. A plain tensor is a run of its own; the experts of a layer
+ * are one, with a block for each of them. */
+typedef struct clb_packed_run {
+    uint64_t offset, bytes; /* absolute */
+    uint64_t block;         /* bytes of a block; the last one of a plain tensor may be shorter */
+    uint64_t first_sum;     /* index of the first block's checksum */
+} clb_packed_run;
+
 typedef struct clb_gguf_shard {
     clb_gguf_source src;
+    bool packed;
+    clb_packed_run *runs; /* packed */
+    uint32_t n_runs;
+    const unsigned char *sums; /* u64 each, little-endian, inside the header; NULL: none */
     uint32_t version;
     uint64_t alignment;
     uint64_t n_keys, n_tensors;
@@ -75,6 +87,15 @@ int clb_gguf_value_u64(const clb_gguf_value *v, const char *file, const char *ke
  * overlaps. */
 int clb_gguf_place_tensors(const clb_gguf *g, const clb_gguf_shard *shard, clb_gguf_tensor *tensors, size_t n,
                            clb_error *err);
+
+/* The same for a packed file, from its keys. */
+int clb_packed_place_tensors(const clb_gguf *g, clb_gguf_shard *shard, clb_gguf_tensor *tensors, size_t n,
+                             clb_error *err);
+/* The header's checksum, once all of its bytes [0, size) are there and before any of them is changed. */
+int clb_packed_check_header(const clb_gguf_shard *shard, const unsigned char *header, size_t size, clb_error *err);
+/* Size of a tensor from its dimensions and the geometry of its type; 0 if that is unknown. */
+int clb_gguf_size_tensor(const clb_gguf *g, const clb_gguf_shard *shard, clb_gguf_tensor *t, clb_error *err);
+int clb_gguf_bad_tensor(const clb_gguf_shard *shard, const clb_gguf_tensor *t, const char *detail, clb_error *err);
 
 bool clb_gguf_vtype_known(uint32_t type);
 

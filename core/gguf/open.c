@@ -6,8 +6,7 @@
 #include "gguf/escape.h"
 #include "gguf/internal.h"
 
-/* "-00001-of-00005.gguf" */
-#define SUFFIX_LEN 20
+#define NUMBERS_LEN 15 /* "-00001-of-00005" */
 
 static int create(clb_gguf_geometry geometry, void *geometry_ctx, clb_gguf **out, clb_error *err)
 {
@@ -35,6 +34,7 @@ void clb_gguf_close(clb_gguf *g)
         clb_gguf_source_close(&shard->src);
         clb_gguf_index_free(&shard->keys);
         free(shard->arena);
+        free(shard->runs);
     }
     clb_gguf_index_free(&g->names);
     free(g->tensors);
@@ -57,28 +57,31 @@ static int split_no_count(const clb_gguf_shard *shard, uint64_t *no, uint64_t *c
 }
 
 /* The path of shard `no` (from 0) of `count`, made from the path of another shard of the same model; *out is NULL if
- * that path does not end in -NNNNN-of-NNNNN.gguf. */
-static int shard_path(const char *path, uint64_t no, uint64_t count, char **out, clb_error *err)
+ * that path does not end in -NNNNN-of-NNNNN.gguf (.colibri for packed files). */
+static int shard_path(const clb_gguf_shard *like, uint64_t no, uint64_t count, char **out, clb_error *err)
 {
-    const size_t n = strlen(path);
+    const char *path = like->src.path, *extension = like->packed ? ".colibri" : ".gguf";
+    const size_t n = strlen(path), tail = NUMBERS_LEN + strlen(extension);
     unsigned a, b;
     int end = 0;
     *out = NULL;
-    if (n < SUFFIX_LEN || sscanf(path + n - SUFFIX_LEN, "-%5u-of-%5u.gguf%n", &a, &b, &end) != 2 || end != SUFFIX_LEN)
+    if (n < tail || strcmp(path + n - strlen(extension), extension) != 0 ||
+        sscanf(path + n - tail, "-%5u-of-%5u%n", &a, &b, &end) != 2 || end != NUMBERS_LEN)
         return COLIBRI_OK;
-    if (asprintf(out, "%.*s-%05u-of-%05u.gguf", (int)(n - SUFFIX_LEN), path, (unsigned)no + 1, (unsigned)count) < 0) {
+    if (asprintf(out, "%.*s-%05u-of-%05u%s", (int)(n - tail), path, (unsigned)no + 1, (unsigned)count, extension) < 0) {
         *out = NULL;
         return CLB_NOMEM(err, "the path of a split model's file");
     }
     return COLIBRI_OK;
 }
 
-static int refuse_later_shard(const char *path, uint64_t no, uint64_t count, clb_error *err)
+static int refuse_later_shard(const clb_gguf_shard *shard, uint64_t no, uint64_t count, clb_error *err)
 {
+    const char *path = shard->src.path;
     char buf[304], buf2[304];
     char *first = NULL;
     if (count <= CLB_GGUF_MAX_SHARDS)
-        CLB_TRY(shard_path(path, 0, count, &first, err));
+        CLB_TRY(shard_path(shard, 0, count, &first, err));
     const int rc = clb_fail(err, COLIBRI_E_USAGE, "%s is file %llu of %llu of a split model, open the first one: %s",
                             clb_gguf_short_path(path, buf), (unsigned long long)no + 1, (unsigned long long)count,
                             first ? clb_gguf_short_path(first, buf2) : "the file whose split.no is 0");
@@ -98,6 +101,11 @@ static int open_shard(clb_gguf *g, uint32_t i, const char *path, uint64_t count,
     uint64_t its_no, its_count;
     CLB_TRY(split_no_count(shard, &its_no, &its_count, err));
     char buf[304];
+    if (shard->packed != g->shards[0].packed)
+        return clb_fail(err, COLIBRI_E_FORMAT,
+                        "%s: one of packed and plain files of the same split model, expected all of "
+                        "one kind",
+                        clb_gguf_short_path(path, buf));
     if (its_no != i || its_count != count)
         return clb_fail(err, COLIBRI_E_FORMAT, "%s: says that it is file %llu of %llu, expected file %u of %llu",
                         clb_gguf_short_path(path, buf), (unsigned long long)its_no + 1, (unsigned long long)its_count,
@@ -112,21 +120,22 @@ static int open_other_shards(clb_gguf *g, clb_error *err)
     char buf[304];
     CLB_TRY(split_no_count(&g->shards[0], &no, &count, err));
     if (count > 1 && no != 0)
-        return refuse_later_shard(path, no, count, err);
+        return refuse_later_shard(&g->shards[0], no, count, err);
     if (count <= 1)
         return COLIBRI_OK;
     if (count > CLB_GGUF_MAX_SHARDS)
         return clb_fail(err, COLIBRI_E_LIMIT, "%s: split into %llu files, at most %u are read",
                         clb_gguf_short_path(path, buf), (unsigned long long)count, CLB_GGUF_MAX_SHARDS);
     char *own;
-    CLB_TRY(shard_path(path, 0, count, &own, err));
+    CLB_TRY(shard_path(&g->shards[0], 0, count, &own, err));
     const bool fits = own && strcmp(own, path) == 0;
     free(own);
     if (!fits)
         return clb_fail(err, COLIBRI_E_FORMAT,
-                        "%s: is the first of %llu files, but its name does not end in -00001-of-%05llu.gguf, so the "
+                        "%s: is the first of %llu files, but its name does not end in -00001-of-%05llu%s, so the "
                         "others cannot be found: give all files their original names",
-                        clb_gguf_short_path(path, buf), (unsigned long long)count, (unsigned long long)count);
+                        clb_gguf_short_path(path, buf), (unsigned long long)count, (unsigned long long)count,
+                        g->shards[0].packed ? ".colibri" : ".gguf");
 
     clb_gguf_shard *shards = realloc(g->shards, (size_t)count * sizeof *shards);
     if (!shards)
@@ -136,7 +145,7 @@ static int open_other_shards(clb_gguf *g, clb_error *err)
     g->n_shards = (uint32_t)count;
     for (uint32_t i = 1; i < g->n_shards; i++) {
         char *next;
-        CLB_TRY(shard_path(path, i, count, &next, err));
+        CLB_TRY(shard_path(&g->shards[0], i, count, &next, err));
         const int rc = open_shard(g, i, next, count, err);
         free(next);
         if (rc)

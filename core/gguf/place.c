@@ -8,20 +8,20 @@
 
 #define SHOWN 100
 
-static int bad_tensor(const clb_gguf_shard *shard, const clb_gguf_tensor *t, const char *detail, clb_error *err)
+int clb_gguf_bad_tensor(const clb_gguf_shard *shard, const clb_gguf_tensor *t, const char *detail, clb_error *err)
 {
     char path[304], name[SHOWN];
     return clb_fail(err, COLIBRI_E_FORMAT, "%s: tensor \"%s\": %s", clb_gguf_short_path(shard->src.path, path),
                     clb_escape(t->name, name, sizeof name), detail);
 }
 
-static int size_tensor(const clb_gguf *g, const clb_gguf_shard *shard, clb_gguf_tensor *t, clb_error *err)
+int clb_gguf_size_tensor(const clb_gguf *g, const clb_gguf_shard *shard, clb_gguf_tensor *t, clb_error *err)
 {
     char detail[200], buf[16];
     t->n_elems = 1;
     for (uint32_t d = 0; d < t->n_dims; d++) {
         if (t->ne[d] > INT64_MAX / t->n_elems)
-            return bad_tensor(shard, t, "the product of its dimensions overflows", err);
+            return clb_gguf_bad_tensor(shard, t, "the product of its dimensions overflows", err);
         t->n_elems *= t->ne[d];
     }
     uint32_t elems = 0, bytes = 0;
@@ -30,12 +30,12 @@ static int size_tensor(const clb_gguf *g, const clb_gguf_shard *shard, clb_gguf_
     if (t->ne[0] % elems) {
         snprintf(detail, sizeof detail, "%llu columns of %s, expected a multiple of %u", (unsigned long long)t->ne[0],
                  clb_gguf_type_name(t->type, buf), elems);
-        return bad_tensor(shard, t, detail, err);
+        return clb_gguf_bad_tensor(shard, t, detail, err);
     }
     const uint64_t blocks = t->n_elems / elems;
     if (bytes && blocks > INT64_MAX / bytes)
-        return bad_tensor(shard, t, "its size in bytes overflows", err);
-    t->n_bytes = blocks * bytes;
+        return clb_gguf_bad_tensor(shard, t, "its size in bytes overflows", err);
+    t->n_bytes = t->file_bytes = blocks * bytes;
     return COLIBRI_OK;
 }
 
@@ -46,7 +46,7 @@ static int place_tensor(const clb_gguf_shard *shard, clb_gguf_tensor *t, clb_err
     if (t->offset % shard->alignment) {
         snprintf(detail, sizeof detail, "data offset %llu, expected a multiple of the alignment %llu",
                  (unsigned long long)t->offset, (unsigned long long)shard->alignment);
-        return bad_tensor(shard, t, detail, err);
+        return clb_gguf_bad_tensor(shard, t, detail, err);
     }
     const uint64_t size = shard->src.size;
     const uint64_t need = t->n_bytes ? t->n_bytes : 1; /* unknown types have at least a byte */
@@ -55,7 +55,7 @@ static int place_tensor(const clb_gguf_shard *shard, clb_gguf_tensor *t, clb_err
                  "needs %llu bytes at %llu + %llu, but the file ends at byte %llu (incomplete download?)",
                  (unsigned long long)need, (unsigned long long)shard->data, (unsigned long long)t->offset,
                  (unsigned long long)size);
-        return bad_tensor(shard, t, detail, err);
+        return clb_gguf_bad_tensor(shard, t, detail, err);
     }
     t->offset += shard->data;
     t->room = size - t->offset;
@@ -87,7 +87,7 @@ static int check_overlaps(const clb_gguf_shard *shard, const clb_gguf_tensor *te
         snprintf(detail, sizeof detail, "its %llu bytes at byte %llu overlap those of \"%s\" at byte %llu",
                  (unsigned long long)a->n_bytes, (unsigned long long)a->offset, clb_escape(b->name, name, sizeof name),
                  (unsigned long long)b->offset);
-        rc = bad_tensor(shard, a, detail, err);
+        rc = clb_gguf_bad_tensor(shard, a, detail, err);
     }
     free(order);
     return rc;
@@ -97,7 +97,7 @@ int clb_gguf_place_tensors(const clb_gguf *g, const clb_gguf_shard *shard, clb_g
                            clb_error *err)
 {
     for (size_t i = 0; i < n; i++) {
-        CLB_TRY(size_tensor(g, shard, &tensors[i], err));
+        CLB_TRY(clb_gguf_size_tensor(g, shard, &tensors[i], err));
         CLB_TRY(place_tensor(shard, &tensors[i], err));
     }
     return n > 1 ? check_overlaps(shard, tensors, n, err) : COLIBRI_OK;

@@ -38,9 +38,18 @@ static uint64_t read_key(const char *path, const char *key)
 static uint64_t group_room(const char *dir, bool v2)
 {
     char path[1400];
-    uint64_t limit, used;
+    uint64_t limit = 0, used;
     snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
-    if (!read_u64(path, &limit) || limit > (UINT64_C(1) << 60))
+    bool limited = read_u64(path, &limit);
+    if (v2) { /* beyond memory.high nobody is killed, but the kernel slows the process down to reclaim */
+        uint64_t high;
+        snprintf(path, sizeof path, "%s/memory.high", dir);
+        if (read_u64(path, &high) && (!limited || high < limit)) {
+            limit = high;
+            limited = true;
+        }
+    }
+    if (!limited || limit > (UINT64_C(1) << 60))
         return UINT64_MAX;
     snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.current" : "memory.usage_in_bytes");
     if (!read_u64(path, &used))
@@ -83,14 +92,50 @@ uint64_t clb_memory_cgroup_room(const char *sysfs, const char *proc_cgroup)
     return room;
 }
 
-uint64_t clb_memory_available(void)
+/* What a resource limit leaves beside what `key` of /proc/self/status says is in use. */
+static uint64_t rlimit_room(int resource, const char *key)
 {
-    uint64_t machine = read_key("/proc/meminfo", "MemAvailable:") * 1024;
-    const uint64_t group = clb_memory_cgroup_room("/sys/fs/cgroup", "/proc/self/cgroup");
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    const uint64_t used = read_key("/proc/self/status", key) * 1024;
+    return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
+clb_memory_limits clb_memory_limits_read(void)
+{
+    clb_memory_limits l;
     struct sysinfo info;
+    uint64_t machine = read_key("/proc/meminfo", "MemAvailable:") * 1024;
     if (!machine && sysinfo(&info) == 0) /* no /proc (a chroot, a sandbox): without the reclaimable file cache */
         machine = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
-    return group < machine ? group : machine;
+    l.room[CLB_LIMIT_MACHINE] = machine;
+    l.room[CLB_LIMIT_CGROUP] = clb_memory_cgroup_room("/sys/fs/cgroup", "/proc/self/cgroup");
+    l.room[CLB_LIMIT_ADDRESS_SPACE] = rlimit_room(RLIMIT_AS, "VmSize:");
+    l.room[CLB_LIMIT_DATA] = rlimit_room(RLIMIT_DATA, "VmData:");
+    return l;
+}
+
+enum clb_memory_limit clb_memory_tightest(const clb_memory_limits *limits)
+{
+    int least = 0;
+    for (int i = 1; i < CLB_LIMITS; i++)
+        least = limits->room[i] < limits->room[least] ? i : least;
+    return (enum clb_memory_limit)least;
+}
+
+const char *clb_memory_limit_text(enum clb_memory_limit limit)
+{
+    static const char *const texts[CLB_LIMITS] = {"the machine's free memory", "a cgroup's memory limit",
+                                                  "the limit of address space (ulimit -v)",
+                                                  "the limit of data memory (ulimit -d)"};
+    return texts[limit];
+}
+
+uint64_t clb_memory_available(void)
+{
+    const clb_memory_limits limits = clb_memory_limits_read();
+    return limits.room[clb_memory_tightest(&limits)];
 }
 
 uint64_t clb_memory_resident(void)

@@ -1,183 +1,260 @@
 #include "plan/plan.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "model/forward.h"
+#include "plan/internal.h"
 #include "plan/memory.h"
 
 #define DEFAULT_SHARE 0.8
 /* Allocator overhead, thread stacks, page tables: what no table of ours counts. */
 #define SLACK_BYTES        (12u << 20)
 #define STAGING_PER_WORKER (2u << 20)
-/* The process is counted in steps, and an advice leaves some room before the next one: otherwise a few pages more or
- * less would refuse in the next run what was advised in this one. */
-#define BASE_STEP    (UINT64_C(1) << 20)
-#define ADVICE_NOISE (UINT64_C(512) << 10)
-#define CTX_STEP     256u
+#define BASE_STEP          (UINT64_C(1) << 20)
+/* Fewer than two slots would have every layer wait for its own reads. */
+#define LEAST_STREAM_SLOTS 2u
 
-struct classes {
-    uint32_t n;
-    uint32_t *members; /* experts per class */
-    uint64_t *slot_bytes;
+uint64_t clb_plan_base(uint64_t resident)
+{
+    return clb_sat_add(resident, SLACK_BYTES + BASE_STEP - 1) / BASE_STEP * BASE_STEP;
+}
+
+uint64_t clb_plan_kv_bytes(const clb_plan_input *in, uint64_t positions)
+{
+    return clb_sat_mul(clb_kv_bytes(&in->kv, positions), in->n_sequences);
+}
+
+uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)
+{
+    const clb_hparams *hp = &in->model->hp;
+    const clb_model_sizes sizes = clb_model_get_sizes(in->model);
+    const uint64_t work = clb_sat_mul(in->n_workers, sizes.kernel_scratch);
+    const uint64_t logits = clb_sat_mul(in->n_sequences, (uint64_t)hp->n_vocab * sizeof(float));
+    return clb_sat_add(clb_sat_add(clb_forward_bytes(hp, max_rows, in->kv_positions, in->n_workers), work), logits);
+}
+
+/* ---- the dense part --------------------------------------------------------------------------------------- */
+
+struct dense {
+    uint64_t bytes;      /* of the matrices, that are copied */
+    uint64_t in_place;   /* of those that are used in the file */
+    uint64_t slot_bytes; /* to stream them */
+    uint64_t file_bytes; /* of their rows */
 };
 
-static int size_classes(const clb_model *model, struct classes *c, clb_error *err)
+static struct dense layer_dense(const clb_layer *l, bool mapped)
 {
-    const uint32_t n_layers = model->n_moe_layers;
-    uint32_t *class_of = calloc(n_layers, sizeof *class_of);
-    c->members = calloc(n_layers, sizeof *c->members);
-    c->slot_bytes = calloc(n_layers, sizeof *c->slot_bytes);
-    if (!class_of || !c->members || !c->slot_bytes) {
-        free(class_of);
-        return CLB_NOMEM(err, "planning");
+    const clb_weight *const weights[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router};
+    struct dense d = {0};
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+        const clb_weight *w = weights[i];
+        if (!w->tensor)
+            continue;
+        if (mapped && clb_plan_in_place(&w->m, w->tensor, w->offset)) {
+            d.in_place = clb_sat_add(d.in_place, w->m.bytes);
+            continue;
+        }
+        d.bytes = clb_sat_add(d.bytes, w->m.bytes);
+        d.slot_bytes = clb_sat_add(d.slot_bytes, clb_sat_add(w->m.bytes, CLB_STREAM_SLACK));
+        d.file_bytes = clb_sat_add(d.file_bytes, w->m.row_bytes * w->m.n_rows);
     }
-    c->n = clb_store_classes(model->expert_layers, n_layers, class_of, c->slot_bytes);
-    for (uint32_t l = 0; l < n_layers; l++)
-        c->members[class_of[l]] += model->hp.n_experts;
-    free(class_of);
+    return d;
+}
+
+uint64_t clb_plan_layer_bytes(const clb_model *model, uint32_t layer)
+{
+    const uint64_t bytes = layer_dense(&model->layers[layer], false).slot_bytes;
+    return clb_sat_add(bytes, 4095) & ~UINT64_C(4095);
+}
+
+static void mapped_embeddings(const clb_model *model, clb_plan *p)
+{
+    const clb_weight *const tops[] = {&model->token_embd, &model->output};
+    for (size_t i = 0; i < sizeof tops / sizeof *tops; i++)
+        if (tops[i]->tensor && clb_plan_in_place(&tops[i]->m, tops[i]->tensor, tops[i]->offset)) {
+            p->embedding_bytes -= tops[i]->m.bytes;
+            p->mapped_bytes = clb_sat_add(p->mapped_bytes, tops[i]->m.bytes);
+        }
+}
+
+/* All that does not depend on how much stays; dense_bytes of all layers. */
+static void fixed_parts(const clb_plan_input *in, uint64_t resident, clb_plan *p)
+{
+    const clb_model *model = in->model;
+    const clb_model_sizes sizes = clb_model_get_sizes(model);
+    p->base_bytes = clb_plan_base(resident);
+    p->embedding_bytes = sizes.embedding_bytes;
+    p->dense_bytes = sizes.dense_bytes;
+    p->kv_bytes = clb_plan_kv_bytes(in, in->kv_positions);
+    p->buffer_bytes = clb_plan_buffer_bytes(in, in->max_rows);
+    const uint64_t staging = sizes.widest_group > STAGING_PER_WORKER ? sizes.widest_group : STAGING_PER_WORKER;
+    p->staging_bytes = clb_sat_mul(in->n_workers, staging);
+    p->n_layers = p->resident_layers = model->hp.n_layers;
+    if (!in->mapped)
+        return;
+    mapped_embeddings(model, p);
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        const struct dense d = layer_dense(&model->layers[l], true);
+        p->dense_bytes -= d.in_place;
+        p->mapped_bytes = clb_sat_add(p->mapped_bytes, d.in_place);
+    }
+}
+
+/* One layer more, the last that stays, is streamed through `slots` slots. */
+static void stream_one_more(const clb_plan_input *in, uint32_t slots, clb_plan *p)
+{
+    const uint32_t l = --p->resident_layers, n = p->n_layers - l;
+    const struct dense d = layer_dense(&in->model->layers[l], false);
+    const uint64_t slot = clb_plan_layer_bytes(in->model, l);
+    p->dense_bytes -= d.bytes;
+    p->streamed_file_bytes = clb_sat_add(p->streamed_file_bytes, d.file_bytes);
+    p->layer_slot_bytes = slot > p->layer_slot_bytes ? slot : p->layer_slot_bytes;
+    p->n_stream_slots = slots < n ? slots : n;
+    p->stream_bytes = clb_sat_mul(p->n_stream_slots, p->layer_slot_bytes);
+}
+
+static uint64_t without_slots(const clb_plan *p)
+{
+    const uint64_t parts[] = {p->base_bytes,   p->embedding_bytes, p->dense_bytes, p->kv_bytes,
+                              p->buffer_bytes, p->staging_bytes,   p->stream_bytes};
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        sum = clb_sat_add(sum, parts[i]);
+    return sum;
+}
+
+/* ---- deciding --------------------------------------------------------------------------------------------- */
+
+static uint32_t read_ahead_slots(const clb_plan_input *in)
+{
+    const uint32_t depth = in->prefetch_depth ? in->prefetch_depth : 1;
+    return depth < UINT32_MAX ? depth + 1 : depth;
+}
+
+/* The most layers that stay beside `least` bytes of expert slots; with fewer streaming slots if nothing else helps. If
+ * nothing fits: false, and the smallest there is. */
+static bool choose_layers(const clb_plan_input *in, const clb_plan *all, uint64_t least, clb_plan *out)
+{
+    clb_plan smallest = *all;
+    *out = *all;
+    if (clb_sat_add(without_slots(all), least) <= all->budget)
+        return true;
+    const uint32_t most = read_ahead_slots(in);
+    for (uint32_t slots = most; slots && !in->mapped; slots = slots > LEAST_STREAM_SLOTS ? LEAST_STREAM_SLOTS : 0) {
+        *out = *all;
+        while (out->resident_layers) {
+            stream_one_more(in, slots, out);
+            if (clb_sat_add(without_slots(out), least) <= all->budget)
+                return true;
+            if (without_slots(out) < without_slots(&smallest))
+                smallest = *out;
+        }
+    }
+    *out = smallest;
+    return false;
+}
+
+static int check_layers(const clb_plan_input *in, clb_error *err)
+{
+    if (in->resident_layers > in->model->hp.n_layers)
+        return clb_fail(err, COLIBRI_E_USAGE, "--resident-layers %u: the model has %u layers", in->resident_layers,
+                        in->model->hp.n_layers);
+    if (in->resident_layers && in->mapped)
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "--resident-layers does not apply with --store-mode mmap: there the kernel decides what stays");
     return COLIBRI_OK;
 }
 
-/* The most slots, the same share of every class, whose bytes fit; at least `least` per class. False if not even that.
- */
-static bool fit_slots(const struct classes *c, uint64_t room, uint32_t least, uint32_t *slots)
+static void take_slots(const clb_slot_classes *c, const uint32_t *slots, clb_plan *p)
 {
-    uint64_t all = 0, used = 0;
-    for (uint32_t i = 0; i < c->n; i++)
-        all += c->members[i] * c->slot_bytes[i];
-    const double share = all && room < all ? (double)room / (double)all : 1.0;
+    p->n_classes = c->n;
+    p->n_slots = 0;
+    p->n_experts = c->n_mapped;
+    uint32_t members = 0;
     for (uint32_t i = 0; i < c->n; i++) {
-        slots[i] = (uint32_t)(share * c->members[i]);
-        const uint32_t floor = least < c->members[i] ? least : c->members[i];
-        slots[i] = slots[i] < floor ? floor : slots[i];
-        used += slots[i] * c->slot_bytes[i];
-    }
-    for (uint32_t i = 0; i < c->n && used > room; i++) /* floors may have pushed the sum over: give back above them */
-        while (used > room && slots[i] > (least < c->members[i] ? least : c->members[i])) {
-            slots[i]--;
-            used -= c->slot_bytes[i];
-        }
-    return used <= room;
-}
-
-static void split_override(const struct classes *c, uint32_t total, uint32_t *slots)
-{
-    uint64_t members = 0, given = 0;
-    for (uint32_t i = 0; i < c->n; i++)
+        p->n_slots += slots[i];
         members += c->members[i];
-    for (uint32_t i = 0; i < c->n; i++) {
-        uint64_t s = (uint64_t)total * c->members[i] / members;
-        s = s < 1 ? 1 : s > c->members[i] ? c->members[i] : s;
-        slots[i] = (uint32_t)s;
-        given += s;
     }
-    for (uint32_t i = 0; i < c->n && given < total; i++)
-        while (given < total && slots[i] < c->members[i]) {
-            slots[i]++;
-            given++;
+    p->n_experts += members;
+    p->slot_bytes = clb_slot_classes_bytes(c, slots);
+    p->all_experts = p->n_experts && p->n_slots == members;
+    p->total_bytes = clb_sat_add(without_slots(p), p->slot_bytes);
+}
+
+/* Layers and slots into *out, or the refusal. slots: [c->n]; c->n may be 0. */
+static int decide(const clb_plan_input *in, const clb_slot_classes *c, const clb_plan *all, uint64_t resident,
+                  uint32_t *slots, clb_plan *out, clb_error *err)
+{
+    if (in->expert_slots && c->n)
+        CLB_TRY(clb_slots_split(c, in->expert_slots, slots, err));
+    else
+        clb_slots_fit(c, 0, slots); /* the least */
+    const uint64_t least = clb_slot_classes_bytes(c, slots);
+    bool fits;
+    if (in->resident_layers) {
+        *out = *all;
+        while (out->resident_layers > in->resident_layers)
+            stream_one_more(in, read_ahead_slots(in), out);
+        fits = clb_sat_add(without_slots(out), least) <= out->budget;
+    } else {
+        fits = choose_layers(in, all, least, out);
+    }
+    if (fits && !in->expert_slots)
+        clb_slots_fit(c, out->budget - without_slots(out), slots);
+    take_slots(c, slots, out);
+    return fits ? COLIBRI_OK : clb_plan_refuse(in, out, all, resident, err);
+}
+
+static void set_budget(const clb_plan_input *in, uint64_t resident, clb_plan *p)
+{
+    const clb_memory_limits limits = clb_memory_limits_read();
+    p->available = clb_sat_add(limits.room[CLB_LIMIT_MACHINE], resident);
+    if (!in->budget) {
+        p->budget = (uint64_t)((double)limits.room[clb_memory_tightest(&limits)] * DEFAULT_SHARE);
+        p->budget = clb_sat_add(p->budget, resident);
+        p->budget_is_default = true;
+        return;
+    }
+    /* A process that goes beyond a cgroup's or its own limit is killed or gets no memory, whatever the user allows it.
+     * What the machine has free is another matter: it may swap, and other programs may be about to end. */
+    p->budget =
+        in->budget < UINT64_MAX ? in->budget : UINT64_MAX - 1; /* a sum that reached the largest value fits nothing */
+    for (int i = CLB_LIMIT_CGROUP; i < CLB_LIMITS; i++) {
+        const uint64_t most = clb_sat_add(limits.room[i], resident);
+        if (most < p->budget) {
+            p->budget = most;
+            p->limited_by = (enum clb_memory_limit)i;
         }
-}
-
-static uint64_t base_of(uint64_t resident)
-{
-    return (resident + SLACK_BYTES + BASE_STEP - 1) / BASE_STEP * BASE_STEP;
-}
-
-static uint64_t kv_of(const clb_plan_input *in, uint64_t positions)
-{
-    return clb_kv_bytes(&in->kv, positions) * in->n_sequences;
-}
-
-/* The largest context, in steps, with which `need` comes down to the budget; 0: none. */
-static uint64_t smaller_ctx(const clb_plan_input *in, const clb_plan *p, uint64_t need)
-{
-    if (!in->kv_follows_ctx || need <= p->budget)
-        return 0;
-    const uint64_t over = need - p->budget, extra = in->kv_positions > in->ctx ? in->kv_positions - in->ctx : 0;
-    uint64_t low = 0, high = (in->ctx - 1) / CTX_STEP; /* fits at low, not known above it */
-    while (low < high) {
-        const uint64_t mid = (low + high + 1) / 2;
-        if (kv_of(in, mid * CTX_STEP + extra) + over <= p->kv_bytes)
-            low = mid;
-        else
-            high = mid - 1;
     }
-    return low * CTX_STEP;
-}
-
-static int refuse(const clb_plan_input *in, const clb_plan *p, uint64_t resident, uint64_t need, clb_error *err)
-{
-    char a[7][24];
-    clb_human_bytes(p->embedding_bytes + p->dense_bytes, a[0]);
-    clb_human_bytes(p->slot_bytes, a[1]);
-    clb_human_bytes(p->kv_bytes, a[2]);
-    clb_human_bytes(p->buffer_bytes + p->staging_bytes, a[3]);
-    clb_human_bytes(p->base_bytes, a[4]);
-    clb_human_bytes(need, a[5]);
-    clb_human_bytes(p->budget, a[6]);
-    char advice[160];
-    const uint64_t safe_need = need - p->base_bytes + base_of(resident + ADVICE_NOISE);
-    const uint64_t mib = (safe_need + (1u << 20) - 1) >> 20, ctx = smaller_ctx(in, p, safe_need);
-    const int n = snprintf(advice, sizeof advice, "would fit: --max-memory %lluM", (unsigned long long)mib);
-    if (ctx)
-        snprintf(advice + n, sizeof advice - (size_t)n, ", or --ctx %llu", (unsigned long long)ctx);
-    return clb_fail(err, COLIBRI_E_NOMEM,
-                    "the model needs at least %s (weights %s, experts %s, KV cache %s, buffers %s, process %s), the "
-                    "budget is %s%s; %s",
-                    a[5], a[0], a[1], a[2], a[3], a[4], a[6], p->budget_is_default ? " (80 % of what is free)" : "",
-                    advice);
 }
 
 int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)
 {
-    const clb_model *model = in->model;
-    const clb_model_sizes sizes = clb_model_get_sizes(model);
     const uint64_t resident = in->resident ? in->resident : clb_memory_resident();
-    *out = (clb_plan){.budget = in->budget};
-    if (!out->budget) {
-        out->budget = (uint64_t)((double)clb_memory_available() * DEFAULT_SHARE) + resident;
-        out->budget_is_default = true;
-    }
-    out->base_bytes = base_of(resident);
-    out->embedding_bytes = sizes.embedding_bytes;
-    out->dense_bytes = sizes.dense_bytes;
-    out->kv_bytes = kv_of(in, in->kv_positions);
-    out->buffer_bytes = clb_forward_bytes(&model->hp, in->max_rows, in->kv_positions, in->n_workers) +
-                        in->n_workers * sizes.kernel_scratch +
-                        (uint64_t)in->n_sequences * model->hp.n_vocab * sizeof(float);
-    const uint64_t staging = sizes.widest_group > STAGING_PER_WORKER ? sizes.widest_group : STAGING_PER_WORKER;
-    out->staging_bytes = in->n_workers * staging;
-    const uint64_t fixed = out->base_bytes + out->embedding_bytes + out->dense_bytes + out->kv_bytes +
-                           out->buffer_bytes + out->staging_bytes;
-    struct classes c = {0};
+    clb_slot_classes c = {0};
+    clb_plan all = {0};
+    uint32_t *slots = NULL;
     int rc = COLIBRI_OK;
-    bool fits = fixed <= out->budget;
-    if (model->n_moe_layers) {
-        CLB_GO(size_classes(model, &c, err));
-        out->class_slots = calloc(c.n, sizeof *out->class_slots);
-        if (!out->class_slots)
-            CLB_GO(CLB_NOMEM(err, "planning"));
-        out->n_classes = c.n;
-        if (in->expert_slots)
-            split_override(&c, in->expert_slots, out->class_slots);
-        else
-            fits = fit_slots(&c, fits ? out->budget - fixed : 0, model->hp.top_k, out->class_slots) && fits;
-        for (uint32_t i = 0; i < c.n; i++) {
-            out->n_slots += out->class_slots[i];
-            out->n_experts += c.members[i];
-            out->slot_bytes += out->class_slots[i] * c.slot_bytes[i];
-        }
-        out->all_experts = out->n_slots == out->n_experts;
+    *out = (clb_plan){0};
+    CLB_TRY(check_layers(in, err));
+    set_budget(in, resident, &all);
+    fixed_parts(in, resident, &all);
+    if (in->model->n_moe_layers)
+        CLB_GO(clb_slot_classes_make(in, &c, err));
+    all.mapped_bytes = clb_sat_add(all.mapped_bytes, c.mapped_bytes);
+    slots = calloc(c.n + 1, sizeof *slots);
+    if (!slots)
+        CLB_GO(CLB_NOMEM(err, "planning"));
+    CLB_GO(decide(in, &c, &all, resident, slots, out, err));
+    if (c.n) {
+        out->class_slots = slots;
+        slots = NULL;
     }
-    out->total_bytes = fixed + out->slot_bytes;
-    if (!fits || out->total_bytes > out->budget)
-        rc = refuse(in, out, resident, out->total_bytes, err);
 done:
-    free(c.members);
-    free(c.slot_bytes);
+    free(slots);
+    clb_slot_classes_free(&c);
     if (rc)
-        clb_plan_free(out);
+        *out = (clb_plan){0};
     return rc;
 }
 

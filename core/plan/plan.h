@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "kv/kv.h"
 #include "model/model.h"
+#include "plan/memory.h"
 
 typedef struct clb_plan_input {
     const clb_model *model; /* bound, not loaded */
@@ -34,6 +35,8 @@ typedef struct clb_plan_input {
 typedef struct clb_plan {
     uint64_t budget;
     bool budget_is_default;
+    enum clb_memory_limit limited_by; /* what made the budget smaller than asked for; MACHINE (0): nothing did */
+    uint64_t available; /* what the machine has free, this process counted as free; more than that in use means swapping */
     uint64_t base_bytes;      /* the process before loading: code, vocabulary, file header */
     uint64_t embedding_bytes; /* token_embd, output; without what is mapped */
     uint64_t dense_bytes;     /* matrices and vectors that stay, embeddings apart; without what is mapped */

@@ -268,11 +268,13 @@ static void slots_can_be_given(void **state)
     const uint32_t n_experts = b.rig.model->n_moe_layers * b.rig.model->hp.n_experts;
     for (uint32_t n = 1; n <= n_experts + 3; n++) {
         b.in.expert_slots = n;
-        if (clb_plan_make(&b.in, &plan, &err)) { /* more than there are experts may be refused, but then it says so */
-            assert_true(n > n_experts);
+        const int rc = clb_plan_make(&b.in, &plan, &err);
+        if (n < 2) { /* there are two sizes of experts, and each needs a slot */
+            assert_fails(rc, &err, COLIBRI_E_USAGE, "at least 2");
             continue;
         }
-        const uint32_t want = n < plan.n_classes ? plan.n_classes : n > n_experts ? n_experts : n;
+        assert_ok(rc, &err);
+        const uint32_t want = n > n_experts ? n_experts : n;
         assert_int_equal(plan.n_slots, want);
         assert_int_equal(plan.all_experts, want == n_experts);
         for (uint32_t c = 0; c < plan.n_classes; c++)
@@ -281,6 +283,199 @@ static void slots_can_be_given(void **state)
     }
     b.in.expert_slots = 100;
     advised_budget_fits(&b.in);
+    test_rig_close(&b.rig);
+}
+
+/* Every layer its own slots: never more in total than asked for, the same number in all layers of a class. */
+static void layers_can_have_their_own_slots(void **state)
+{
+    (void)state;
+    clb_error err;
+    struct bench b;
+    clb_plan plan;
+    open_bench(&b, TINY_MOE);
+    const uint32_t n_layers = b.rig.model->n_moe_layers, n_experts = b.rig.model->hp.n_experts;
+    uint32_t class_of[64], layers[64] = {0};
+    uint64_t bytes[64];
+    const uint32_t n_classes = clb_store_classes(b.rig.model->expert_layers, n_layers, class_of, bytes);
+    for (uint32_t l = 0; l < n_layers; l++)
+        layers[class_of[l]]++;
+    assert_true(layers[0] > 1); /* or there is nothing to round */
+    b.in.layer_pools = true;
+    b.in.budget = 1024 * MIB;
+    for (uint32_t n = 1; n <= n_layers * n_experts; n++) {
+        b.in.expert_slots = n;
+        const int rc = clb_plan_make(&b.in, &plan, &err);
+        if (n < n_layers) {
+            assert_fails(rc, &err, COLIBRI_E_USAGE, "one for each layer");
+            continue;
+        }
+        assert_ok(rc, &err);
+        assert_in_range(plan.n_slots, n > n_layers ? n - n_layers : n, n);
+        for (uint32_t c = 0; c < n_classes; c++)
+            assert_int_equal(plan.class_slots[c] % layers[c], 0);
+        clb_plan_free(&plan);
+    }
+    b.in.expert_slots = 0;
+    b.in.budget = 1;
+    assert_false(fits(&b.in, &err));
+    b.in.budget = advised(&err, "--max-memory") * MIB;
+    for (; b.in.budget < 80 * MIB; b.in.budget += 333333) {
+        assert_ok(clb_plan_make(&b.in, &plan, &err), &err);
+        assert_true(plan.total_bytes <= plan.budget);
+        for (uint32_t c = 0; c < n_classes; c++) {
+            assert_int_equal(plan.class_slots[c] % layers[c], 0);
+            assert_true(plan.class_slots[c] / layers[c] >= b.rig.model->hp.top_k);
+        }
+        clb_plan_free(&plan);
+    }
+    test_rig_close(&b.rig);
+}
+
+/* The sum of a plan, and what its fields say about streaming. */
+static void check_stream(const struct bench *b, const clb_plan *p)
+{
+    const clb_model *model = b->rig.model;
+    assert_int_equal(p->n_layers, model->hp.n_layers);
+    assert_in_range(p->resident_layers, 0, p->n_layers);
+    assert_int_equal(p->total_bytes, p->base_bytes + p->embedding_bytes + p->dense_bytes + p->kv_bytes + p->buffer_bytes +
+                                         p->staging_bytes + p->slot_bytes + p->stream_bytes);
+    assert_int_equal(p->stream_bytes, p->n_stream_slots * p->layer_slot_bytes);
+    uint64_t streamed = 0, biggest = 0;
+    for (uint32_t l = p->resident_layers; l < p->n_layers; l++) {
+        const clb_layer *y = &model->layers[l];
+        const clb_weight *const w[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down, &y->router};
+        uint64_t room = 0;
+        for (size_t i = 0; i < sizeof w / sizeof *w; i++)
+            if (w[i]->tensor) {
+                streamed += w[i]->m.bytes;
+                room += w[i]->m.bytes + CLB_STREAM_SLACK;
+            }
+        room = up(room, 4096);
+        assert_int_equal(room, clb_plan_layer_bytes(model, l));
+        biggest = room > biggest ? room : biggest;
+    }
+    assert_int_equal(p->layer_slot_bytes, biggest);
+    const uint32_t n = p->n_layers - p->resident_layers;
+    assert_in_range(p->n_stream_slots, n < 2 ? n : 2, n);
+    const clb_model_sizes sizes = clb_model_get_sizes(model);
+    assert_int_equal(p->dense_bytes + streamed, sizes.dense_bytes);
+    assert_int_equal(p->streamed_file_bytes, streamed);
+}
+
+/* From the least budget up: layers stay as soon as there is room, experts get theirs only when all layers do. */
+static void layers_are_streamed(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {TINY_MOE, TEST_DATA("arch/qwen3moe.gguf"), TEST_DATA("arch/llama3.gguf")};
+    bool streamed = false;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        for (uint32_t depth = 0; depth < 4; depth++) {
+            clb_error err;
+            struct bench b;
+            clb_plan plan;
+            open_bench(&b, paths[i]);
+            b.in.prefetch_depth = depth;
+            b.in.budget = 1;
+            assert_false(fits(&b.in, &err));
+            uint32_t before = 0, slots = 0;
+            for (b.in.budget = advised(&err, "--max-memory") * MIB; b.in.budget < 80 * MIB; b.in.budget += 44444) {
+                assert_ok(clb_plan_make(&b.in, &plan, &err), &err);
+                assert_true(plan.total_bytes <= plan.budget);
+                check_stream(&b, &plan);
+                if (plan.n_stream_slots == slots) /* the first ones are bought with read-ahead */
+                    assert_true(plan.resident_layers >= before);
+                before = plan.resident_layers;
+                slots = plan.n_stream_slots;
+                if (plan.resident_layers < plan.n_layers) {
+                    streamed = true;
+                    const uint32_t most = (depth ? depth : 1) + 1;
+                    assert_true(plan.n_stream_slots <= (most > 2 ? most : 2));
+                }
+                clb_plan_free(&plan);
+            }
+            assert_int_equal(before, b.rig.model->hp.n_layers);
+            b.in.budget = 1024 * MIB;
+            for (uint32_t n = 1; n <= b.rig.model->hp.n_layers; n++) {
+                b.in.resident_layers = n;
+                assert_ok(clb_plan_make(&b.in, &plan, &err), &err);
+                assert_int_equal(plan.resident_layers, n);
+                check_stream(&b, &plan);
+                clb_plan_free(&plan);
+                advised_budget_fits(&b.in);
+            }
+            b.in.resident_layers = b.rig.model->hp.n_layers + 1;
+            assert_fails(clb_plan_make(&b.in, &plan, &err), &err, COLIBRI_E_USAGE, "layers");
+            b.in.mapped = true;
+            b.in.resident_layers = 1;
+            assert_fails(clb_plan_make(&b.in, &plan, &err), &err, COLIBRI_E_USAGE, "does not apply");
+            test_rig_close(&b.rig);
+        }
+    assert_true(streamed);
+}
+
+/* In mmap mode what the store finds usable in the file is not reserved a second time. */
+static void mapped_weights_are_not_copied(void **state)
+{
+    (void)state;
+    clb_error err;
+    struct bench b;
+    clb_plan read, mapped;
+    open_bench(&b, TEST_DATA("arch/qwen3moe.gguf"));
+    b.in.budget = 1024 * MIB;
+    assert_ok(clb_plan_make(&b.in, &read, &err), &err);
+    b.in.mapped = true;
+    assert_ok(clb_plan_make(&b.in, &mapped, &err), &err);
+    assert_int_equal(read.mapped_bytes, 0);
+    assert_true(mapped.mapped_bytes > 0);
+    assert_int_equal(mapped.n_experts, read.n_experts);
+    assert_true(mapped.all_experts);
+    assert_in_range(mapped.total_bytes + mapped.mapped_bytes, read.total_bytes - read.n_experts * UINT64_C(3) * 8192,
+                    read.total_bytes);
+    clb_plan_free(&read);
+    clb_plan_free(&mapped);
+    test_rig_close(&b.rig);
+}
+
+/* Absurd sizes end in a refusal, not in a sum that wrapped around to something small. */
+static void sums_do_not_wrap(void **state)
+{
+    (void)state;
+    clb_error err;
+    struct bench b;
+    clb_plan plan;
+    open_bench(&b, TINY_MOE);
+    b.in.budget = UINT64_MAX;
+    b.in.n_sequences = UINT32_MAX;
+    b.in.kv_positions = 1u << 24;
+    b.in.kv_follows_ctx = false;
+    b.in.kv.n_layers = 60000;
+    b.in.kv.n_kv_heads = 4096;
+    b.in.kv.k_dim = b.in.kv.v_dim = 1024;
+    assert_int_equal(clb_plan_make(&b.in, &plan, &err), COLIBRI_E_NOMEM);
+    b.in.budget = 100 * MIB;
+    assert_int_equal(clb_plan_make(&b.in, &plan, &err), COLIBRI_E_NOMEM);
+    test_rig_close(&b.rig);
+}
+
+/* "the model needs at least 37 MiB (weights 2, experts 8, ...)": the parts add up to the sum. */
+static void refusals_add_up(void **state)
+{
+    (void)state;
+    clb_error err;
+    struct bench b;
+    open_bench(&b, TINY_MOE);
+    b.in.budget = 1;
+    for (uint32_t positions = 1000; positions < 60000; positions += 777) {
+        b.in.kv_positions = b.in.ctx = positions;
+        assert_false(fits(&b.in, &err));
+        unsigned long long sum, parts[5];
+        assert_int_equal(sscanf(err.msg, "the model needs at least %llu MiB (weights %llu, experts %llu, KV cache %llu, "
+                                         "buffers %llu, process %llu)",
+                                &sum, &parts[0], &parts[1], &parts[2], &parts[3], &parts[4]), 6);
+        assert_int_equal(sum, parts[0] + parts[1] + parts[2] + parts[3] + parts[4]);
+        assert_in_range(advised(&err, "--max-memory"), sum, sum + 1);
+    }
     test_rig_close(&b.rig);
 }
 
@@ -332,6 +527,9 @@ int main(void)
         cmocka_unit_test(sizes_are_the_real_ones), cmocka_unit_test(advice_fits),
         cmocka_unit_test(budgets_are_used),        cmocka_unit_test(slots_can_be_given),
         cmocka_unit_test(engines_follow_the_plan), cmocka_unit_test(memory_is_found),
+        cmocka_unit_test(layers_can_have_their_own_slots), cmocka_unit_test(layers_are_streamed),
+        cmocka_unit_test(mapped_weights_are_not_copied), cmocka_unit_test(sums_do_not_wrap),
+        cmocka_unit_test(refusals_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

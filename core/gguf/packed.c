@@ -143,7 +143,7 @@ int clb_packed_mark(const struct colibri_format *format, uint64_t *out, clb_erro
     n_cols *= MARK_BLOCKS;
     const size_t row_bytes = (size_t)n_cols / format->block_elems * format->block_bytes;
     const size_t size = row_bytes * COLIBRI_GROUP_ROWS;
-    unsigned char *rows = malloc(2 * size);
+    unsigned char *rows = calloc(2, size);
     if (!rows)
         return CLB_NOMEM(err, "the mark of a packed layout");
     uint32_t x = 1;

@@ -6,11 +6,14 @@
 #include "model/model.h"
 
 #define NAME_MAX_LEN 96
+#define MAX_CHECKED  16u /* formats; more are checked again for each tensor */
 
 typedef struct binder {
     clb_model *model;
     clb_error *err;
-    size_t n_expert_tensors; /* of model->expert_tensors in use */
+    size_t n_expert_tensors;                           /* of model->expert_tensors in use */
+    const struct colibri_format *checked[MAX_CHECKED]; /* whose packed layout is the file's */
+    uint32_t n_checked;
     char name[NAME_MAX_LEN];
 } binder;
 
@@ -55,9 +58,35 @@ static int bind_vector(binder *b, const char *name, enum clb_presence presence, 
     if (!t)
         return presence == CLB_REQUIRED ? missing(b, name) : COLIBRI_OK;
     CLB_TRY(check_shape(b, t, n, 1, 1));
+    if (t->packed || t->expert_stride)
+        return clb_fail(b->err, COLIBRI_E_FORMAT, "tensor %s is packed as a matrix, expected a vector", name);
     if (!clb_registry_format(b->model->registry, t->type, b->err))
         return clb_context(b->err, "tensor %s", name);
     out->tensor = t;
+    return COLIBRI_OK;
+}
+
+/* A packed tensor, of which rows [first, first + m->n_rows) become a matrix: the layout must be the format's, and the
+ * rows whole groups. */
+static int check_packed(binder *b, const clb_gguf_tensor *t, uint64_t first, const clb_matrix *m)
+{
+    if (!t->packed)
+        return COLIBRI_OK;
+    if (m->format->layout != COLIBRI_LAYOUT_X16)
+        return clb_fail(b->err, COLIBRI_E_FORMAT, "tensor %s is packed in groups of 16 rows, which %s does not have",
+                        t->name.p, m->format->name);
+    if (first % COLIBRI_GROUP_ROWS || first * m->row_bytes + m->bytes > t->file_bytes)
+        return clb_fail(
+            b->err, COLIBRI_E_UNSUPPORTED,
+            "tensor %s is packed as a whole, but the model uses parts of it that are not whole groups of 16 "
+            "rows",
+            t->name.p);
+    for (uint32_t i = 0; i < b->n_checked; i++)
+        if (b->checked[i] == m->format)
+            return COLIBRI_OK;
+    CLB_TRY(clb_gguf_check_layout(b->model->gguf, m->format, b->err));
+    if (b->n_checked < MAX_CHECKED)
+        b->checked[b->n_checked++] = m->format;
     return COLIBRI_OK;
 }
 
@@ -66,8 +95,11 @@ static int bind_rows(binder *b, const clb_gguf_tensor *t, uint64_t first, uint64
 {
     if (t->ne[0] > UINT32_MAX || n_rows > UINT32_MAX)
         return clb_fail(b->err, COLIBRI_E_LIMIT, "tensor %s is too large", t->name.p);
+    if (t->expert_stride)
+        return clb_fail(b->err, COLIBRI_E_FORMAT, "tensor %s is packed as experts, expected one matrix", t->name.p);
     CLB_TRY(
         clb_matrix_bind(b->model->registry, t->type, (uint32_t)n_rows, (uint32_t)t->ne[0], t->name.p, &out->m, b->err));
+    CLB_TRY(check_packed(b, t, first, &out->m));
     out->tensor = t;
     out->offset = first * out->m.row_bytes;
     return COLIBRI_OK;
@@ -158,6 +190,9 @@ static int bind_expert_part(binder *b, uint32_t il, clb_expert_layer *x, int par
             slots[e] = one;
             b->n_expert_tensors++;
             CLB_TRY(check_shape(b, slots[e], n_cols, n_rows, 1));
+            if (slots[e]->packed || slots[e]->expert_stride)
+                return clb_fail(b->err, COLIBRI_E_FORMAT, "tensor %s is packed, expected the experts in one tensor",
+                                slots[e]->name.p);
             if (slots[e]->type != slots[0]->type)
                 return clb_fail(b->err, COLIBRI_E_UNSUPPORTED, "tensor %s has another type than expert 0's",
                                 slots[e]->name.p);
@@ -169,8 +204,28 @@ static int bind_expert_part(binder *b, uint32_t il, clb_expert_layer *x, int par
         return clb_fail(b->err, COLIBRI_E_LIMIT, "tensor %s is too large", t->name.p);
     clb_matrix *m = &x->part[part];
     CLB_TRY(clb_matrix_bind(b->model->registry, t->type, (uint32_t)n_rows, (uint32_t)n_cols, t->name.p, m, b->err));
+    CLB_TRY(check_packed(b, t, rows_first, m));
     s->offset = rows_first * m->row_bytes;
-    s->stride = rows_total * m->row_bytes;
+    s->stride = t->expert_stride ? t->expert_stride : rows_total * m->row_bytes;
+    if (t->packed && !t->expert_stride)
+        return clb_fail(b->err, COLIBRI_E_FORMAT, "tensor %s is packed as one matrix, expected experts", t->name.p);
+    return COLIBRI_OK;
+}
+
+/* Packed files: all three parts of an expert lie in one block. */
+static int bind_blocks(binder *b, clb_expert_layer *x)
+{
+    const clb_gguf_tensor *first = x->source[0].tensors[0];
+    for (int p = 0; p < CLB_PARTS; p++) {
+        const clb_gguf_tensor *t = x->source[p].tensors[0];
+        if (t->block_bytes != first->block_bytes || t->block_offset != first->block_offset || t->shard != first->shard)
+            return clb_fail(b->err, COLIBRI_E_FORMAT, "the experts of %s and %s do not lie in the same blocks",
+                            first->name.p, t->name.p);
+        x->part_at[p] = t->block_bytes ? t->offset - t->block_offset + x->source[p].offset : 0;
+    }
+    x->block_bytes = first->block_bytes;
+    x->block_offset = first->block_offset;
+    x->block_shard = first->shard;
     return COLIBRI_OK;
 }
 
@@ -191,6 +246,7 @@ static int bind_moe(binder *b, uint32_t il, clb_layer *l)
         CLB_TRY(bind_expert_part(b, il, x, CLB_PART_UP, "ffn_up_exps.weight", "ffn_up", embd, ff, ff, 0));
     }
     CLB_TRY(bind_expert_part(b, il, x, CLB_PART_DOWN, "ffn_down_exps.weight", "ffn_down", ff, embd, embd, 0));
+    CLB_TRY(bind_blocks(b, x));
     model->n_moe_layers++;
     if (hp->n_ff_shared) /* declared by the keys: without its tensors the result would be plausible and wrong */
         CLB_TRY(bind_dense_ffn(b, il, "_shexp", hp->n_ff_shared, l));

@@ -100,6 +100,7 @@ int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_
         .mode = options->mode,
         .mlock = options->mlock,
         .drop_cache = options->drop_cache,
+        .verify = options->verify,
         .expected_bytes = sizes.embedding_bytes + sizes.dense_bytes + (options->preload ? sizes.expert_bytes : 0),
     };
     CLB_TRY(clb_store_create(&store_options, &model->store, err));

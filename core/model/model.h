@@ -75,6 +75,7 @@ typedef struct clb_model_load_options {
     const uint32_t *class_slots; /* NULL: room for all */
     bool preload;
     bool drop_cache; /* take what was loaded out of the page cache */
+    enum clb_store_verify verify;
 } clb_model_load_options;
 
 int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_error *err);

@@ -55,7 +55,7 @@ typedef struct clb_experts {
 } clb_experts;
 
 /* How the bytes of a read become what lies in memory. */
-enum clb_read_as { CLB_READ_PLAIN, CLB_READ_PACK, CLB_READ_FLOATS };
+enum clb_read_as { CLB_READ_PLAIN, CLB_READ_PACK, CLB_READ_FLOATS, CLB_READ_CHECK /* compared with checksums only */ };
 
 /* Bytes of a tensor on their way into memory. A unit is what is converted as a whole: 16 rows of a matrix, a block of a
  * vector; the last one may be shorter. */
@@ -67,12 +67,13 @@ typedef struct clb_read {
     uint32_t n_cols;             /* PACK */
     uint64_t src_bytes;          /* in the file, > 0 */
     uint64_t src_unit, dst_unit; /* bytes of a unit there and here */
-    uint8_t *dst;                /* NULL while queued: the store gives it memory */
+    uint8_t *dst;                /* NULL while queued: the store gives it memory. CHECK: the mapping, or NULL */
     clb_matrix *matrix;          /* set when the bytes are there; may be NULL */
     const float **floats;        /* likewise */
     /* set by the reader */
     size_t first_chunk, n_chunks;
     uint64_t chunk_units;
+    bool verify; /* chunks consist of whole blocks with a checksum */
 } clb_read;
 
 struct clb_store {

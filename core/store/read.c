@@ -93,18 +93,24 @@ static void read_worker(void *ctx, uint32_t worker, uint32_t n_workers)
         const uint64_t first = (chunk - r->first_chunk) * r->chunk_units, at = first * r->src_unit;
         const uint64_t most = r->chunk_units * r->src_unit;
         const uint64_t bytes = r->src_bytes - at < most ? r->src_bytes - at : most;
-        uint8_t *to = r->dst + first * r->dst_unit;
-        uint8_t *buf = r->as == CLB_READ_PLAIN ? to : store->staging[worker];
+        const bool is_check = r->as == CLB_READ_CHECK, in_place = r->as == CLB_READ_PLAIN || (is_check && r->dst);
+        uint8_t *to = r->dst ? r->dst + first * r->dst_unit : NULL;
+        uint8_t *buf = in_place ? to : store->staging[worker];
         clb_error err;
         const uint64_t t0 = clb_now_ns();
-        if (clb_gguf_read(store->options.gguf, r->tensor, r->offset + at, buf, (size_t)bytes, &err)) {
+        if (!(is_check && r->dst) &&
+            clb_gguf_read(store->options.gguf, r->tensor, r->offset + at, buf, (size_t)bytes, &err)) {
             fail(job, &err);
             break;
         }
         const uint64_t t1 = clb_now_ns();
         if (job->loading && (double)bytes < DISK_SPEED * (double)(t1 - t0))
             read_ahead(job, r, at, bytes);
-        if (r->as != CLB_READ_PLAIN)
+        if (r->verify && clb_gguf_verify_piece(store->options.gguf, r->tensor, at, buf, bytes, &err)) {
+            fail(job, &err);
+            break;
+        }
+        if (r->as == CLB_READ_PACK || r->as == CLB_READ_FLOATS)
             convert(r, buf, bytes, to);
         if (job->loading && store->options.drop_cache)
             forget(job, r, at, bytes);
@@ -130,6 +136,39 @@ static int by_place(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
+/* Bytes of the tensor that one checksum covers, if they are to be compared; else 0. */
+static uint64_t verify_unit(const clb_store *store, const clb_gguf_tensor *t)
+{
+    if (store->options.verify == CLB_VERIFY_NEVER || t->expert_stride)
+        return 0;
+    return clb_gguf_verify_unit(store->options.gguf, t);
+}
+
+/* Whether chunks of this read can consist of whole blocks: then they are compared while they lie in the cache. */
+static bool verifies_itself(const clb_read *r, uint64_t unit)
+{
+    return r->offset == 0 && r->src_bytes == r->tensor->file_bytes &&
+           (r->as == CLB_READ_PLAIN || unit % r->src_unit == 0 || r->src_bytes <= unit);
+}
+
+/* Cuts a read into chunks of about chunk_bytes. */
+static void cut(const clb_store *store, clb_read *r, uint64_t chunk_bytes)
+{
+    const uint64_t unit = verify_unit(store, r->tensor);
+    r->verify = unit && verifies_itself(r, unit);
+    if (r->verify && r->as == CLB_READ_PLAIN)
+        r->src_unit = r->dst_unit = unit;
+    const uint64_t units = units_of(r);
+    const uint64_t step = !r->verify ? 1 : unit % r->src_unit ? units : unit / r->src_unit; /* units in a block */
+    uint64_t each = chunk_bytes / r->src_unit / step * step;
+    each = each ? each : step;
+    r->n_chunks = (size_t)((units + each - 1) / each);
+    /* of equal size, not a short last one */
+    r->chunk_units = r->n_chunks ? (units + r->n_chunks - 1) / r->n_chunks : 1;
+    r->chunk_units = (r->chunk_units + step - 1) / step * step;
+    r->n_chunks = (size_t)((units + r->chunk_units - 1) / r->chunk_units);
+}
+
 static int run(clb_store *store, clb_read *reads, size_t n, bool loading, clb_error *err)
 {
     const uint32_t n_workers = clb_pool_workers(store->options.pool);
@@ -141,13 +180,7 @@ static int run(clb_store *store, clb_read *reads, size_t n, bool loading, clb_er
     struct job job = {.store = store, .reads = reads, .n_reads = n, .loading = loading};
     for (size_t i = 0; i < n; i++) {
         clb_read *r = &reads[i];
-        const uint64_t units = units_of(r);
-        uint64_t each = chunk_bytes / r->src_unit;
-        each = each ? each : 1;
-        r->n_chunks = (size_t)((units + each - 1) / each);
-        r->chunk_units =
-            r->n_chunks ? (units + r->n_chunks - 1) / r->n_chunks : 1; /* of equal size, not a short last one */
-        r->n_chunks = (size_t)((units + r->chunk_units - 1) / r->chunk_units);
+        cut(store, r, chunk_bytes);
         r->first_chunk = job.n_chunks;
         job.n_chunks += r->n_chunks;
         if (r->as != CLB_READ_PLAIN && r->chunk_units * r->src_unit > widest)
@@ -186,7 +219,9 @@ int clb_store_queue(clb_store *store, const clb_read *read, clb_error *err)
 
 static uint64_t dst_bytes(const clb_read *r)
 {
-    const uint64_t bytes = r->as == CLB_READ_PLAIN ? r->src_bytes : units_of(r) * r->dst_unit;
+    const uint64_t bytes = r->as == CLB_READ_CHECK   ? 0
+                           : r->as == CLB_READ_PLAIN ? r->src_bytes
+                                                     : units_of(r) * r->dst_unit;
     return (bytes + 63) & ~UINT64_C(63);
 }
 
@@ -208,7 +243,7 @@ int clb_store_load(clb_store *store, clb_error *err)
     }
     if (!rc) {
         for (size_t i = 0; i < n; i++)
-            if (!reads[i].dst) {
+            if (!reads[i].dst && reads[i].as != CLB_READ_CHECK) {
                 reads[i].dst = at;
                 at += dst_bytes(&reads[i]);
             }
@@ -234,28 +269,57 @@ int clb_store_load(clb_store *store, clb_error *err)
 
 clb_read clb_store_matrix_read(const clb_matrix *m, const clb_gguf_tensor *t, uint64_t offset, void *dst)
 {
-    assert(offset + m->row_bytes * m->n_rows <= t->n_bytes);
+    const bool plain = t->packed || m->format->layout == COLIBRI_LAYOUT_ROWS;
+    const uint64_t bytes = t->packed ? m->bytes : m->row_bytes * m->n_rows;
+    assert((t->expert_stride ? offset % t->expert_stride : offset) + bytes <= t->file_bytes);
     return (clb_read){.tensor = t,
                       .offset = offset,
                       .format = m->format,
-                      .as = m->format->layout == COLIBRI_LAYOUT_ROWS ? CLB_READ_PLAIN : CLB_READ_PACK,
+                      .as = plain ? CLB_READ_PLAIN : CLB_READ_PACK,
                       .n_cols = m->n_cols,
-                      .src_bytes = m->row_bytes * m->n_rows,
+                      .src_bytes = bytes,
                       .src_unit = m->group_stride,
                       .dst_unit = m->group_stride,
                       .dst = dst};
 }
 
+/* What is not compared on the way is compared by itself, as a whole; of tensors that are read in parts with the first
+ * part. mapped: NULL, or the tensor's first byte. */
+static int queue_check(clb_store *store, const clb_gguf_tensor *t, const uint8_t *mapped, clb_error *err)
+{
+    const uint64_t unit = verify_unit(store, t);
+    if (!unit)
+        return COLIBRI_OK;
+    const clb_read check = {.tensor = t,
+                            .as = CLB_READ_CHECK,
+                            .src_bytes = t->file_bytes,
+                            .src_unit = unit,
+                            .dst_unit = unit,
+                            .dst = (uint8_t *)(uintptr_t)mapped};
+    return clb_store_queue(store, &check, err);
+}
+
+static int queue_verified(clb_store *store, const clb_read *read, clb_error *err)
+{
+    const uint64_t unit = verify_unit(store, read->tensor);
+    if (unit && read->offset == 0 && !verifies_itself(read, unit))
+        CLB_TRY(queue_check(store, read->tensor, NULL, err));
+    return clb_store_queue(store, read, err);
+}
+
 int clb_store_load_matrix(clb_store *store, const clb_gguf_tensor *t, uint64_t offset, clb_matrix *m, clb_error *err)
 {
-    if (m->format->layout == COLIBRI_LAYOUT_ROWS && (m->data = clb_store_mapped(store, t, offset, 16)) != NULL) {
+    const bool in_place = t->packed || m->format->layout == COLIBRI_LAYOUT_ROWS;
+    const uint8_t *mapped = in_place ? clb_store_mapped(store, t, offset, 16) : NULL;
+    if (mapped) {
+        m->data = mapped;
         store->stats.resident_bytes += m->bytes;
         store->stats.load_bytes += m->bytes;
-        return COLIBRI_OK;
+        return offset == 0 ? queue_check(store, t, mapped, err) : COLIBRI_OK;
     }
     clb_read read = clb_store_matrix_read(m, t, offset, NULL);
     read.matrix = m;
-    return clb_store_queue(store, &read, err);
+    return queue_verified(store, &read, err);
 }
 
 int clb_store_load_floats(clb_store *store, const clb_gguf_tensor *t, const float **out, clb_error *err)
@@ -271,5 +335,5 @@ int clb_store_load_floats(clb_store *store, const clb_gguf_tensor *t, const floa
                            .src_unit = format->block_bytes,
                            .dst_unit = format->block_elems * sizeof(float),
                            .floats = out};
-    return clb_store_queue(store, &read, err);
+    return queue_verified(store, &read, err);
 }

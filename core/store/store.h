@@ -32,6 +32,9 @@ typedef struct clb_store clb_store;
 
 enum clb_store_mode { CLB_STORE_READ = 0, CLB_STORE_MMAP = 1 };
 
+/* When checksums of a packed file are compared: at the first read of a block, at each, never. */
+enum clb_store_verify { CLB_VERIFY_FIRST = 0, CLB_VERIFY_ALWAYS = 1, CLB_VERIFY_NEVER = 2 };
+
 enum { CLB_PART_GATE = 0, CLB_PART_UP = 1, CLB_PART_DOWN = 2, CLB_PARTS = 3 };
 
 /* Where one part of a layer's experts lies: expert e is at offset + e * stride in tensors[0], or, if `per_expert`, at
@@ -46,6 +49,11 @@ typedef struct clb_expert_source {
 typedef struct clb_expert_layer {
     clb_matrix part[CLB_PARTS];
     clb_expert_source source[CLB_PARTS];
+    /* Packed files: the parts of expert e lie together, as they are multiplied, in block_bytes bytes at block_offset +
+     * e * block_bytes of block_shard (multiples of 4096), part p at part_at[p] inside. 0: not packed. */
+    uint64_t block_bytes, block_offset;
+    uint32_t block_shard;
+    uint64_t part_at[CLB_PARTS];
 } clb_expert_layer;
 
 typedef struct clb_store_options {
@@ -57,6 +65,7 @@ typedef struct clb_store_options {
     bool mlock;
     uint64_t expected_bytes; /* of all loads, for progress */
     bool drop_cache;         /* take what was loaded out of the page cache: memory has no room for both copies */
+    enum clb_store_verify verify;
 } clb_store_options;
 
 int clb_store_create(const clb_store_options *options, clb_store **out, clb_error *err);

@@ -136,6 +136,10 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .class_slots = e->plan.class_slots,
         .preload = moe && e->plan.all_experts,
     };
+    const char *verify = clb_config_str(config, CLB_SET_store_verify);
+    load_options.verify = strcmp(verify, "never") == 0    ? CLB_VERIFY_NEVER
+                          : strcmp(verify, "always") == 0 ? CLB_VERIFY_ALWAYS
+                                                          : CLB_VERIFY_FIRST;
     /* Everything is read once and never again, and there is no room for the page cache's copy beside ours: given back
      * as loading goes on, it cannot push out other things. */
     load_options.drop_cache =

@@ -242,7 +242,7 @@ int clb_args_level(const clb_args *args)
 }
 
 /* A setting given by --set must apply, as one given by its flag. Parameters apply where a component is chosen. */
-static int check_set(const clb_command *command, const char *assignment, clb_error *err)
+static int check_set(const clb_command *command, const char *assignment, const char *origin, clb_error *err)
 {
     char name[256];
     const char *component;
@@ -258,7 +258,7 @@ static int check_set(const clb_command *command, const char *assignment, clb_err
         if (clb_setting_find(name, &id, NULL) || clb_command_takes(command, id))
             return COLIBRI_OK; /* clb_config_set explains what is unknown */
     }
-    return clb_fail(err, COLIBRI_E_USAGE, "--set %.120s does not apply to '%s'", name, command->name);
+    return clb_fail(err, COLIBRI_E_USAGE, "%s %.120s does not apply to '%s'", origin, name, command->name);
 }
 
 static const char *common_value(const clb_args *args, const char *name)
@@ -278,7 +278,36 @@ static bool is_same_file(const char *a, const char *b)
     return a && b && !stat(a, &sa) && !stat(b, &sb) && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
 }
 
-static int load_layers(const clb_args *args, const char *model, clb_config **out, clb_error *err)
+/* Assignments that stand above the command line: flags and --set for the same settings are left out. */
+struct above {
+    const char *const *assignments;
+    size_t n;
+    const char *origin;
+};
+
+static void name_of(const char *assignment, char name[256], enum clb_setting *id)
+{
+    snprintf(name, 256, "%.*s", (int)strcspn(assignment, "="), assignment);
+    *id = CLB_SET_COUNT;
+    (void)clb_setting_find(name, id, NULL); /* parameters and what is unknown: no setting */
+}
+
+static bool is_above(const struct above *above, const char *set, enum clb_setting setting)
+{
+    char name[256], other[256];
+    enum clb_setting id = setting, other_id;
+    if (set)
+        name_of(set, name, &id);
+    for (size_t i = 0; i < above->n; i++) {
+        name_of(above->assignments[i], other, &other_id);
+        if (other_id == id && (id != CLB_SET_COUNT || !strcmp(name, other)))
+            return true;
+    }
+    return false;
+}
+
+static int load_layers(const clb_args *args, const char *model, const struct above *above, clb_config **out,
+                       clb_error *err)
 {
     const char *file = common_value(args, "config");
     const clb_flag *set = clb_flag_find(clb_common_flags, "set");
@@ -298,8 +327,10 @@ static int load_layers(const clb_args *args, const char *model, clb_config **out
     CLB_GO(clb_config_load_env(config, err));
     for (size_t i = 0; i < args->n_given; i++) {
         const clb_given *g = &args->given[i];
+        if ((g->flag == set || !g->flag) && is_above(above, g->flag ? g->value : NULL, g->setting))
+            continue;
         if (g->flag == set) {
-            CLB_GO(check_set(args->command, g->value, err));
+            CLB_GO(check_set(args->command, g->value, "--set", err));
             CLB_GO(clb_config_set(config, g->value, "--set", err));
         } else if (!g->flag) {
             const clb_setting_info info = clb_setting_get(g->setting);
@@ -308,6 +339,10 @@ static int load_layers(const clb_args *args, const char *model, clb_config **out
             CLB_GO(clb_config_set_value(config, g->setting, g->value, origin, err));
         }
     }
+    for (size_t i = 0; i < above->n; i++) {
+        CLB_GO(check_set(args->command, above->assignments[i], above->origin, err));
+        CLB_GO(clb_config_set(config, above->assignments[i], above->origin, err));
+    }
     *out = config;
     return COLIBRI_OK;
 done:
@@ -315,19 +350,32 @@ done:
     return rc;
 }
 
-int clb_args_load(clb_args *args, clb_error *err)
+static int load(const clb_args *args, const struct above *above, clb_config **out, clb_error *err)
 {
     /* Which folder the model is in is known only after all layers; its file goes between them, so they are read again.
      */
-    CLB_TRY(load_layers(args, NULL, &args->config, err));
-    const char *model = clb_config_str(args->config, CLB_SET_model_model);
-    if (!*model || !clb_command_takes(args->command, CLB_SET_model_model))
+    clb_config *first = NULL;
+    CLB_TRY(load_layers(args, NULL, above, &first, err));
+    const char *model = clb_config_str(first, CLB_SET_model_model);
+    if (!*model || !clb_command_takes(args->command, CLB_SET_model_model)) {
+        *out = first;
         return COLIBRI_OK;
-    clb_config *config = NULL;
-    CLB_TRY(load_layers(args, model, &config, err));
-    clb_config_destroy(args->config);
-    args->config = config;
-    return COLIBRI_OK;
+    }
+    const int rc = load_layers(args, model, above, out, err);
+    clb_config_destroy(first);
+    return rc;
+}
+
+int clb_args_load(clb_args *args, clb_error *err)
+{
+    return load(args, &(struct above){0}, &args->config, err);
+}
+
+int clb_args_config_with(const clb_args *args, const char *const *assignments, size_t n, const char *origin,
+                         clb_config **out, clb_error *err)
+{
+    *out = NULL;
+    return load(args, &(struct above){assignments, n, origin}, out, err);
 }
 
 void clb_args_free(clb_args *args)

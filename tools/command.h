@@ -35,6 +35,10 @@ typedef struct clb_command {
 
 /* Parsed command line, settings layers loaded in order. */
 const clb_config *clb_args_config(const clb_args *args);
+/* The same layers with `assignments` ("section.key=value", "key=value", ...) on top; what flags and --set say about the same
+ * settings is left out. For commands that run several configurations; destroy *out. */
+int clb_args_config_with(const clb_args *args, const char *const *assignments, size_t n, const char *origin,
+                         clb_config **out, clb_error *err);
 const clb_log *clb_args_log(const clb_args *args); /* warnings and progress on stderr; level from -v / -q */
 bool clb_args_has(const clb_args *args, const char *flag);
 const char *clb_args_value(const clb_args *args, const char *flag); /* last one, NULL if absent */

@@ -181,20 +181,19 @@ done:
     return rc;
 }
 
-const char *clb_compare_lossy(const clb_engine *e, const clb_config *config, char *out, size_t size)
+const char *clb_compare_lossy(clb_registry *registry, const clb_config *config, char *out, size_t size)
 {
+    const char *const kv = clb_config_str(config, CLB_SET_kv_kv_strategy);
+    const char *const policy = clb_config_str(config, CLB_SET_store_expert_policy);
+    const struct colibri_kv_strategy *const k = clb_registry_kv_strategy(registry, kv, NULL);
+    const struct colibri_expert_policy *const p = clb_registry_expert_policy(registry, policy, NULL);
     if (clb_config_bool(config, CLB_SET_kernels_allow_inexact))
         snprintf(out, size, "inexact kernels are allowed");
-    else if (!(e->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL))
-        snprintf(out, size, "KV strategy %s evicts", e->strategy->name);
-    else if (!e->model->n_moe_layers)
+    else if (k && !(k->flags & COLIBRI_KV_FLAG_KEEPS_ALL))
+        snprintf(out, size, "KV strategy %.80s evicts", kv);
+    else if (p && !(p->flags & COLIBRI_POLICY_LOSSLESS))
+        snprintf(out, size, "expert policy %.80s may change the routing", policy);
+    else
         return NULL;
-    else {
-        const char *const name = clb_config_str(config, CLB_SET_store_expert_policy);
-        const struct colibri_expert_policy *const p = clb_registry_expert_policy(e->registry, name, NULL);
-        if (!p || p->flags & COLIBRI_POLICY_LOSSLESS)
-            return NULL;
-        snprintf(out, size, "expert policy %s may change the routing", name);
-    }
     return out;
 }

@@ -60,8 +60,9 @@ void clb_compare_make_cold(clb_engine *engine);
 double clb_compare_kl(const float *ref, const float *x, uint32_t n, bool *same_top);
 uint64_t clb_compare_hash(const float *x, uint32_t n);
 
-/* Why the settings of one engine may change logits ("expert policy NAME", ...); NULL: they cannot. */
-const char *clb_compare_lossy(const clb_engine *engine, const clb_config *config, char *out, size_t size);
+/* Why these settings may change logits ("KV strategy NAME evicts", ...), into out; NULL: they cannot, or name what does not
+ * exist (opening the engine says so). */
+const char *clb_compare_lossy(clb_registry *registry, const clb_config *config, char *out, size_t size);
 
 /* ---- what all runs say ----------------------------------------------------------------------------------------- */
 

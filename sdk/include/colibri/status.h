@@ -17,7 +17,8 @@
     X(LIMIT, 7, 8, "a stated limit (context, size, count) is exceeded")   \
     X(PLUGIN, 8, 9, "a plugin was refused or misbehaved")                 \
     X(CANCELLED, 9, 130, "stopped on request")                            \
-    X(INTERNAL, 10, 70, "a bug in Colibri: please report it")
+    X(INTERNAL, 10, 70, "a bug in Colibri: please report it")             \
+    X(CHECK, 11, 1, "a comparison or check did not come out as demanded")
 
 enum colibri_status {
 #define COLIBRI_STATUS_ENUM(name, value, exit_code, text) COLIBRI_E_##name = (value),

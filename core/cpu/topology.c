@@ -1,12 +1,13 @@
 #include "cpu/topology.h"
 
-#include <hwloc.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "cpu/internal.h"
 
 static uint32_t bound_threads(void)
 {
@@ -110,7 +111,7 @@ static void fast_set(hwloc_topology_t topology, hwloc_bitmap_t out)
         hwloc_bitmap_free(sets[i]);
 }
 
-static bool open_topology(hwloc_topology_t *out)
+bool clb_topology_open(hwloc_topology_t *out)
 {
     if (access("/sys/devices/system/cpu", F_OK) || hwloc_topology_init(out))
         return false; /* without sysfs hwloc would only complain on standard error */
@@ -129,7 +130,7 @@ void clb_topology_read(clb_topology *out)
     out->quota = clb_cgroup_cpu_quota("/sys/fs/cgroup", "/proc/self/cgroup");
 
     hwloc_topology_t topology;
-    if (!open_topology(&topology))
+    if (!clb_topology_open(&topology))
         return;
     out->threads = count(topology, HWLOC_OBJ_PU, out->threads);
     out->cores = count(topology, HWLOC_OBJ_CORE, out->threads);
@@ -200,7 +201,7 @@ static const char *pin_all(clb_pins *pins, clb_pool *pool, bool caller)
     struct pin_job job = {.caller = caller};
     if (caller && sched_getaffinity(0, sizeof pins->before, &pins->before))
         return "this machine has more CPUs than could be restored";
-    if (!open_topology(&job.topology))
+    if (!clb_topology_open(&job.topology))
         return "the system does not tell its cores";
     const hwloc_bitmap_t fast = hwloc_bitmap_alloc();
     job.cores = calloc(n, sizeof *job.cores);

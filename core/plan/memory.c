@@ -93,26 +93,26 @@ uint64_t clb_memory_cgroup_room(const char *sysfs, const char *proc_cgroup)
 }
 
 /* What a resource limit leaves beside what `key` of /proc/self/status says is in use. */
-static uint64_t rlimit_room(int resource, const char *key)
+static uint64_t rlimit_room(int failed, const struct rlimit *limit, const char *key)
 {
-    struct rlimit limit;
-    if (getrlimit(resource, &limit) || limit.rlim_cur == RLIM_INFINITY)
+    if (failed || limit->rlim_cur == RLIM_INFINITY)
         return UINT64_MAX;
     const uint64_t used = read_key("/proc/self/status", key) * 1024;
-    return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+    return limit->rlim_cur > used ? limit->rlim_cur - used : 0;
 }
 
 clb_memory_limits clb_memory_limits_read(void)
 {
     clb_memory_limits l;
     struct sysinfo info;
+    struct rlimit limit;
     uint64_t machine = read_key("/proc/meminfo", "MemAvailable:") * 1024;
     if (!machine && sysinfo(&info) == 0) /* no /proc (a chroot, a sandbox): without the reclaimable file cache */
         machine = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     l.room[CLB_LIMIT_MACHINE] = machine;
     l.room[CLB_LIMIT_CGROUP] = clb_memory_cgroup_room("/sys/fs/cgroup", "/proc/self/cgroup");
-    l.room[CLB_LIMIT_ADDRESS_SPACE] = rlimit_room(RLIMIT_AS, "VmSize:");
-    l.room[CLB_LIMIT_DATA] = rlimit_room(RLIMIT_DATA, "VmData:");
+    l.room[CLB_LIMIT_ADDRESS_SPACE] = rlimit_room(getrlimit(RLIMIT_AS, &limit), &limit, "VmSize:");
+    l.room[CLB_LIMIT_DATA] = rlimit_room(getrlimit(RLIMIT_DATA, &limit), &limit, "VmData:");
     return l;
 }
 

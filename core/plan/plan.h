@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kv/kv.h"
 #include "model/model.h"
 #include "plan/memory.h"
@@ -61,6 +62,8 @@ typedef struct clb_plan {
  * had in this model at all. */
 int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err);
 void clb_plan_free(clb_plan *plan);
+/* One line at INFO; warnings if a limit made the budget smaller, or if the machine will have to swap. */
+void clb_plan_log(const clb_plan *plan, const clb_log *log);
 
 /* Room for the dense matrices of one layer when they are streamed: each one's bytes and CLB_STREAM_SLACK for the
  * alignment of direct reads. 0: the layer has none. */

@@ -98,12 +98,11 @@ static uint64_t file_bytes(const clb_gguf *g)
     return sum;
 }
 
-static int load(clb_engine *e, const clb_engine_options *options, clb_error *err)
+static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb_error *err)
 {
     const clb_config *config = options->config;
-    const bool mapped = strcmp(clb_config_str(config, CLB_SET_store_mode), "mmap") == 0;
     const bool moe = e->model->n_moe_layers > 0;
-    const clb_plan_input in = {
+    e->plan_input = (clb_plan_input){
         .model = e->model,
         .kv = e->kv_layout,
         .kv_positions = most_positions(e),
@@ -115,14 +114,26 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .budget = clb_config_u64(config, CLB_SET_memory_max_memory),
         .expert_slots = (uint32_t)clb_config_u64(config, CLB_SET_store_expert_slots),
         .resident = options->resident,
+        .layer_pools = strcmp(clb_config_str(config, CLB_SET_store_expert_pool), "layer") == 0,
+        .mapped = strcmp(clb_config_str(config, CLB_SET_store_mode), "mmap") == 0,
+        .resident_layers = (uint32_t)clb_config_u64(config, CLB_SET_store_resident_layers),
+        .prefetch_depth = (uint32_t)clb_config_u64(config, CLB_SET_store_prefetch_depth),
     };
-    if (in.expert_slots && !moe)
+    if (e->plan_input.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
     /* A policy in a settings file is meant for the models that have experts; one on the command line is meant for this.
      */
     if (!moe && strncmp(clb_config_origin(config, CLB_SET_store_expert_policy), "--", 2) == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-policy does not apply: the model has no experts");
-    CLB_TRY(clb_plan_make(&in, &e->plan, err));
+    return COLIBRI_OK;
+}
+
+static int load(clb_engine *e, const clb_engine_options *options, clb_error *err)
+{
+    const clb_config *config = options->config;
+    const bool mapped = e->plan_input.mapped, moe = e->model->n_moe_layers > 0;
+    CLB_TRY(clb_plan_make(&e->plan_input, &e->plan, err));
+    clb_plan_log(&e->plan, e->log);
     if (options->planned)
         CLB_TRY(options->planned(options->planned_ctx, &e->plan, err));
     double *policy_params = NULL;
@@ -173,10 +184,27 @@ static void report_load(clb_engine *e)
              clb_human_bytes(s.resident_bytes + s.slot_bytes, b), clb_human_bytes(e->load.peak_rss, c));
 }
 
-/* The threads that were asked for, no more and no fewer. */
+static void bind_to_cores(clb_engine *e, const clb_engine_options *options)
+{
+    const char *pin = clb_config_str(options->config, CLB_SET_cpu_pin);
+    const bool always = strcmp(pin, "on") == 0;
+    if (strcmp(pin, "off") == 0 || (!always && !options->pin_caller))
+        return;
+    const char *why_not = clb_pins_set(&e->pins, e->pool, always, options->pin_caller);
+    if (why_not)
+        clb_logf(e->log, always ? COLIBRI_LOG_WARN : COLIBRI_LOG_DEBUG, "threads are not bound to cores: %s", why_not);
+}
+
+/* The threads that were asked for, no more and no fewer, on the memory node that was asked for. */
 static int start_workers(clb_engine *e, const clb_engine_options *options, clb_error *err)
 {
-    clb_topology t;
+    const char *numa = clb_config_str(options->config, CLB_SET_cpu_numa);
+    CLB_TRY(clb_numa_set(&e->numa,
+                         strcmp(numa, "bind") == 0         ? CLB_NUMA_BIND
+                         : strcmp(numa, "interleave") == 0 ? CLB_NUMA_INTERLEAVE
+                                                           : CLB_NUMA_OFF,
+                         e->log, err));
+    clb_topology t; /* of the node, if bound to one */
     clb_topology_read(&t);
     const uint64_t asked = clb_config_u64(options->config, CLB_SET_cpu_threads);
     const uint32_t n = asked ? (uint32_t)asked : clb_topology_default_threads(&t);
@@ -192,13 +220,9 @@ static int start_workers(clb_engine *e, const clb_engine_options *options, clb_e
                 "%u threads, but a cgroup limits the process to %.1f CPUs: they will wait for each other (--threads)",
                 n, t.quota);
     }
-    const char *pin = clb_config_str(options->config, CLB_SET_cpu_pin);
-    const bool always = strcmp(pin, "on") == 0;
-    if (strcmp(pin, "off") == 0 || (!always && !options->pin_caller))
-        return COLIBRI_OK;
-    const char *why_not = clb_pins_set(&e->pins, e->pool, always, options->pin_caller);
-    if (why_not)
-        clb_logf(e->log, always ? COLIBRI_LOG_WARN : COLIBRI_LOG_DEBUG, "threads are not bound to cores: %s", why_not);
+    bind_to_cores(e, options);
+    if (!options->pin_caller)
+        clb_numa_release(&e->numa); /* an embedder's thread stays as it was; the workers have inherited it */
     return COLIBRI_OK;
 }
 
@@ -220,6 +244,9 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
                         clb_vocab_size(e->vocab), e->model->hp.n_vocab);
     CLB_TRY(start_workers(e, options, err));
     CLB_TRY(open_kv(e, config, options->min_ctx, err));
+    CLB_TRY(fill_plan_input(e, options, err));
+    if (options->plan_only)
+        return COLIBRI_OK;
     CLB_TRY(load(e, options, err));
     CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
                                 e->log, &e->kv, err));
@@ -270,6 +297,7 @@ void clb_engine_close(clb_engine *e)
     clb_plan_free(&e->plan);
     clb_pool_destroy(e->pool);
     clb_pins_release(&e->pins);
+    clb_numa_release(&e->numa);
     clb_vocab_free(e->vocab);
     clb_gguf_close(e->gguf);
     clb_registry_close(e->registry);

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "config/config.h"
+#include "cpu/numa.h"
 #include "cpu/topology.h"
 #include "engine/load_report.h"
 #include "engine/sampler.h"
@@ -32,11 +33,14 @@ typedef struct clb_engine_options {
      * embedder's thread is never bound. */
     bool pin_caller;
     /* What the plan counts for the process itself; 0: all that is resident now. For a process that holds several engines,
-     * each with a budget of its own: the first one's plan.base_bytes. */
+     * each with a budget of its own: what was resident when the first one was planned. */
     uint64_t resident;
     /* Sees the plan before a weight is read; a status other than OK ends the opening with it. May be NULL. */
     int (*planned)(void *ctx, const clb_plan *plan, clb_error *err);
     void *planned_ctx;
+    /* Stop before planning: the engine has its model bound, its threads and `plan_input`, but no weights, no KV cache and
+     * no forward pass; it can be looked at and closed. */
+    bool plan_only;
 } clb_engine_options;
 
 typedef struct clb_engine {
@@ -46,10 +50,12 @@ typedef struct clb_engine {
     clb_vocab *vocab;
     clb_model *model;
     clb_pool *pool;
+    clb_numa numa;
     clb_pins pins;
     clb_kv_cache *kv;
     clb_kv_layout kv_layout;
     clb_forward *forward;
+    clb_plan_input plan_input;
     clb_plan plan;
     const struct colibri_kv_strategy *strategy;
     double *strategy_params;

@@ -1,0 +1,76 @@
+/* Inside a replay: state, the timing model, prefetching. */
+#ifndef CLB_REPLAY_REPLAY_INTERNAL_H
+#define CLB_REPLAY_REPLAY_INTERNAL_H
+
+#include "replay/replay.h"
+
+struct member {
+    uint32_t u, slot, result; /* u: index into the union */
+};
+
+/* A guess on its way or waiting to be used. */
+struct guess {
+    uint32_t layer, expert, slot;
+    uint32_t placed;    /* visit */
+    double asked;       /* when */
+    double left;        /* ns of the drive's time still to be spent on it */
+    double whole;       /* at first */
+    double arrives;     /* 0: not read to the end yet */
+    bool arrived, used;
+};
+
+struct replay {
+    const clb_replay_index *x;
+    const clb_replay_options *o;
+    clb_replay_result *out;
+    clb_cache *cache;
+    uint32_t visit;
+    uint32_t horizon;  /* uses from this visit on do not count: the cache will be reset before */
+    uint32_t *next_of; /* [n_layers * n_experts]: next visit that uses it; NULL: nobody asks */
+    /* the visit's union */
+    const uint32_t *ids, *rows;
+    const float *gates;
+    uint32_t *pending;
+    struct member *wave;
+    struct colibri_access *accesses;
+    uint64_t *waits; /* [n_experts]: of the wave's members, by union index; ns */
+    float *ones;
+    float *ahead; /* [ahead_layers][ahead_rows][n_experts] */
+    float *ahead_at[CLB_TRACE_AHEAD_MAX];
+    uint32_t ahead_rows;
+    uint64_t needed_bytes, missed_bytes;
+    uint32_t window_passes;
+    uint64_t window_lookups, window_hits;
+    /* time, ns */
+    double now, stall;
+    double drive_free;  /* when the drive has done everything that was asked of it with priority */
+    double layer_began, layer_took; /* the last visit's begin and how long visits take */
+    /* prefetching */
+    const struct colibri_predictor *predictor;
+    void *predictor_self;
+    struct guess *guesses; /* in the order in which they were placed */
+    uint32_t n_guesses, cap_guesses;
+    struct colibri_prediction *predictions;
+};
+
+/* timing.c */
+void clb_timing_layer(struct replay *r, uint32_t n_rows);
+void clb_timing_wave(struct replay *r, uint32_t layer, uint32_t n, uint32_t n_rows);
+double clb_timing_read_ns(const struct replay *r, uint32_t layer);
+
+/* prefetch.c */
+int clb_prefetch_open(struct replay *r, clb_error *err);
+void clb_prefetch_close(struct replay *r);
+/* What the drive has done by now. */
+void clb_prefetch_advance(struct replay *r);
+void clb_prefetch_ask(struct replay *r, uint32_t layer);
+/* A slot is about to be taken. */
+void clb_prefetch_used(struct replay *r, uint32_t slot);
+/* When the bytes of a guess that is being taken will be there; the drive drops everything else for it. */
+double clb_prefetch_arrival(struct replay *r, uint32_t slot);
+/* The layer was visited: guesses for it have come true or not. */
+void clb_prefetch_settle(struct replay *r, uint32_t layer);
+/* All guesses end. */
+void clb_prefetch_drop(struct replay *r);
+
+#endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "plugin/foreign.h"
+
 static const clb_flag flags[] = {
     {"json", 'j', NULL, "print JSON (list, and --print-config)", false},
     {"beside-model", 0, NULL, "check: judge FILE as one that lies beside a model, which may set less", false},
@@ -84,6 +86,9 @@ static void template(void)
     comment("Parameters of plugin components stand in sections of their own; `colibri plugins list` shows them.");
     for (size_t i = 0; clb_param_kinds[i]; i++)
         printf(";[%s.NAME]\n", clb_param_kinds[i]);
+    putchar('\n');
+    comment("Functions of other libraries as components: docs/foreign.md.");
+    puts(";[foreign.NAME]\n;library =\n;symbol =\n;signature =\n;kind =");
 }
 
 static int get(const clb_config *config, const char *name, clb_error *err)
@@ -99,17 +104,24 @@ static int check(const char *path, bool beside_model, clb_error *err)
     clb_config *config = NULL;
     int n = 0;
     CLB_TRY(clb_config_create(&config, err));
-    const int rc =
+    int rc =
         beside_model ? clb_config_load_untrusted(config, path, err) : clb_config_load_file(config, path, err);
     for (int i = 0; i < CLB_SET_COUNT; i++)
         n += clb_config_is_set(config, (enum clb_setting)i);
     const size_t n_params = clb_config_param_count(config);
+    clb_foreign_list foreign = {0};
+    if (!rc)
+        rc = clb_foreign_from_config(config, &foreign, err);
+    const size_t n_foreign = foreign.n;
+    clb_foreign_list_free(&foreign);
     clb_config_destroy(config);
     if (rc)
         return rc;
     printf("%s: ok, %d setting%s", path, n, n == 1 ? "" : "s");
     if (n_params)
         printf(", %zu plugin parameter%s (checked when the plugin is used)", n_params, n_params == 1 ? "" : "s");
+    if (n_foreign)
+        printf(", %zu foreign function%s (loaded when used)", n_foreign, n_foreign == 1 ? "" : "s");
     putchar('\n');
     return COLIBRI_OK;
 }

@@ -332,6 +332,10 @@ void clb_man_ini(FILE *out)
              "component; 'colibri plugins list' shows names and parameters. They are checked when the component is "
              "used. The "
              "settings that choose a component take parameters too, as NAME:key=value,key=value.\n");
+    fputs(".SH FOREIGN FUNCTIONS\n", out);
+    paragraphs(out, "A section [foreign.NAME] binds a function of any library as a component called NAME, with the keys "
+                    "library (an absolute path, or the name of a system library), symbol, signature and kind "
+                    "(expert-policy or matmul-f32). Loading a library runs its constructors. docs/foreign.md has the rest.\n");
     fputs(".SH SETTINGS\n", out);
     settings(out, NULL);
     fputs(".SH SEE ALSO\n.BR colibri (1),\n.BR colibri\\-config (1)\n", out);

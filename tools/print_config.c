@@ -31,6 +31,31 @@ void clb_print_setting(FILE *out, const clb_config *config, const clb_setting_in
     fprintf(out, "; %s\n", clb_config_origin(config, info->id));
 }
 
+static void print_foreign(FILE *out, const clb_config *config)
+{
+    const size_t n = clb_config_foreign_count(config);
+    const char *section, *key, *value, *origin, *name;
+    for (size_t i = 0; i < n; i++) { /* keys of one section may come from several places */
+        bool seen = false;
+        clb_config_foreign_at(config, i, &section, &key, &value, &origin);
+        for (size_t k = 0; k < i && !seen; k++) {
+            clb_config_foreign_at(config, k, &name, &key, &value, &origin);
+            seen = !strcmp(name, section);
+        }
+        if (seen)
+            continue;
+        fprintf(out, "\n[foreign.%s]\n", section);
+        for (size_t k = i; k < n; k++) {
+            clb_config_foreign_at(config, k, &name, &key, &value, &origin);
+            if (strcmp(name, section) != 0)
+                continue;
+            fprintf(out, "%s = ", key);
+            put_value(out, value);
+            fprintf(out, "; %s\n", origin);
+        }
+    }
+}
+
 void clb_print_config(FILE *out, const clb_config *config, const clb_command *command)
 {
     char section[sizeof((clb_setting_info *)0)->section] = "";
@@ -60,6 +85,8 @@ void clb_print_params(FILE *out, const clb_config *config, const clb_command *co
         last_name = name;
         fprintf(out, "%s = %s ; %s\n", key, value, origin);
     }
+    if (applies(command, CLB_SET_plugins_path))
+        print_foreign(out, config);
 }
 
 static json_t *value_json(const clb_config *config, const clb_setting_info *info)
@@ -127,6 +154,14 @@ int clb_print_config_json(FILE *out, const clb_config *config, const clb_command
     }
     json_object_set_new(root, "settings", list);
     json_object_set_new(root, "parameters", params);
+    json_t *const foreign = json_array();
+    for (size_t i = 0; applies(command, CLB_SET_plugins_path) && i < clb_config_foreign_count(config); i++) {
+        const char *name, *key, *value, *origin;
+        clb_config_foreign_at(config, i, &name, &key, &value, &origin);
+        json_array_append_new(foreign, json_pack("{s:s, s:s, s:s, s:s}", "name", name, "key", key, "value", value,
+                                                 "origin", origin));
+    }
+    json_object_set_new(root, "foreign", foreign);
     const int failed = json_dumpf(root, out, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(root);
     /* A write error shows at the end of the process; this one is memory, or a path that is not UTF-8. */

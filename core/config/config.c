@@ -38,6 +38,7 @@ void clb_config_destroy(clb_config *config)
         free(p->origin);
     }
     free(config->params);
+    clb_config_free_foreign(config);
     free(config);
 }
 
@@ -153,6 +154,12 @@ int clb_config_set(clb_config *config, const char *assignment, const char *origi
     if (kind && component < dot) {
         *dot = '\0';
         rc = clb_config_assign_param(config, kind, component, dot + 1, equals + 1, origin, 0, 0, err);
+        *dot = '.';
+        if (rc)
+            clb_context(err, "%s %.120s", origin, name);
+    } else if (clb_foreign_section(name) && clb_foreign_section(name) < dot) {
+        *dot = '\0';
+        rc = clb_config_assign_foreign(config, clb_foreign_section(name), dot + 1, equals + 1, origin, 0, 0, err);
         *dot = '.';
         if (rc)
             clb_context(err, "%s %.120s", origin, name);

@@ -74,4 +74,10 @@ size_t clb_config_param_count(const clb_config *config);
 void clb_config_param_at(const clb_config *config, size_t i, const char **kind, const char **name, const char **key,
                          const char **value, const char **origin);
 
+/* Sections "foreign.NAME" bind functions of other libraries (docs/foreign.md). Keys and the form of their values are
+ * checked when they are set; all that are set, in order of first mention: */
+size_t clb_config_foreign_count(const clb_config *config);
+void clb_config_foreign_at(const clb_config *config, size_t i, const char **name, const char **key, const char **value,
+                           const char **origin);
+
 #endif

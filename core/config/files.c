@@ -37,14 +37,24 @@ typedef struct loading {
     bool untrusted;
 } loading;
 
+static int not_allowed(clb_error *err)
+{
+    return clb_fail(err, COLIBRI_E_USAGE,
+                    "not allowed in a file beside a model: a downloaded folder must not load code, relax checks or "
+                    "name files; put it into your own colibri.ini or pass this file with --config");
+}
+
 static int on_entry(void *ctx, const char *section, const char *key, const char *value, unsigned line, clb_error *err)
 {
     const loading *l = ctx;
     const char *component = NULL, *kind = clb_param_section(section, &component);
+    const char *const foreign = clb_foreign_section(section);
     enum clb_setting id = CLB_SET_COUNT;
     if (!key) {
         if (kind && !*component)
             return clb_fail(err, COLIBRI_E_USAGE, "section [%s] needs a name: [%sNAME]", section, section);
+        if (foreign)
+            return clb_foreign_check_name(foreign, err);
         return kind || clb_setting_section_exists(section) ? COLIBRI_OK : clb_setting_find_in(section, "", &id, err);
     }
     char *origin = NULL;
@@ -53,6 +63,9 @@ static int on_entry(void *ctx, const char *section, const char *key, const char 
     int rc;
     if (kind) {
         rc = clb_config_assign_param(l->config, kind, component, key, value, origin, l->layer, line, err);
+    } else if (foreign) {
+        rc = l->untrusted ? not_allowed(err)
+                          : clb_config_assign_foreign(l->config, foreign, key, value, origin, l->layer, line, err);
     } else {
         rc = clb_setting_find_in(section, key, &id, err);
         if (rc) {
@@ -61,10 +74,7 @@ static int on_entry(void *ctx, const char *section, const char *key, const char 
         }
         const clb_setting_info info = clb_setting_get(id);
         if (l->untrusted && !model_may_set(&info))
-            rc = clb_fail(
-                err, COLIBRI_E_USAGE,
-                "not allowed in a file beside a model: a downloaded folder must not load code, relax checks or "
-                "name files; put it into your own colibri.ini or pass this file with --config");
+            rc = not_allowed(err);
         else
             rc = clb_config_assign(l->config, id, value, origin, l->layer, line, err);
     }

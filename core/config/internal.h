@@ -13,12 +13,20 @@ typedef struct clb_config_param {
     unsigned layer, line; /* where it was set: for keys given twice in one file */
 } clb_config_param;
 
+/* One key of a section [foreign.NAME]. */
+typedef struct clb_config_foreign {
+    char *name, *key, *text, *origin;
+    unsigned layer, line;
+} clb_config_foreign;
+
 struct clb_config {
     clb_value value[CLB_SET_COUNT];
     char *origin[CLB_SET_COUNT]; /* NULL: default */
     unsigned layer[CLB_SET_COUNT], line[CLB_SET_COUNT];
     clb_config_param *params;
     size_t n_params, cap_params;
+    clb_config_foreign *foreign;
+    size_t n_foreign;
     unsigned n_layers;
 };
 
@@ -30,6 +38,15 @@ int clb_config_assign(clb_config *config, enum clb_setting id, const char *text,
                       unsigned line, clb_error *err);
 int clb_config_assign_param(clb_config *config, const char *kind, const char *name, const char *key, const char *text,
                             const char *origin, unsigned layer, unsigned line, clb_error *err);
+
+/* foreign.c. The part of a section's name behind "foreign.", NULL if it is no such section. */
+#define CLB_FOREIGN_NAME_MAX 55u /* the plugin's id puts "foreign." in front */
+const char *clb_foreign_section(const char *section);
+int clb_foreign_check_name(const char *name, clb_error *err);
+int clb_config_assign_foreign(clb_config *config, const char *name, const char *key, const char *text,
+                              const char *origin, unsigned layer, unsigned line, clb_error *err);
+void clb_config_free_foreign(clb_config *config);
+
 /* The default files under other paths, for tests; each may be NULL. */
 int clb_config_load_from(clb_config *config, const char *sysconf_file, const char *user_file, const char *model,
                          clb_error *err);

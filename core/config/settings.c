@@ -231,8 +231,9 @@ static int unknown_section(const char *section, clb_error *err)
             names[n++] = table[i].section;
     }
     const size_t n_plain = n;
-    for (size_t i = 0; clb_param_kinds[i] && n < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; clb_param_kinds[i] && n + 1 < sizeof names / sizeof *names; i++)
         names[n++] = clb_param_kinds[i];
+    names[n++] = "foreign";
     const size_t head = strcspn(section, ".");
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)(head < 60 ? head : 60), section);

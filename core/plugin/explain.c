@@ -45,7 +45,7 @@ static void explain_filter(const clb_registry *reg, uint32_t kind, clb_verdict *
 {
     for (size_t i = 0; i < reg->n_candidates; i++) {
         const clb_candidate *const c = &reg->candidates[i];
-        if (!c->has_note || !(c->note.desc.kinds & kind) || (!c->file && c->state == CLB_PLUGIN_SHADOWED))
+        if (!c->has_note || !(c->note.desc.kinds & kind) || (clb_candidate_linked_in(c) && c->state == CLB_PLUGIN_SHADOWED))
             continue;
         const bool taken = c->state == CLB_PLUGIN_LOADED || c->state == CLB_PLUGIN_AVAILABLE;
         if (taken && kind == COLIBRI_KIND_FORMAT)

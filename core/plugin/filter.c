@@ -74,6 +74,11 @@ static bool filter_deny(const clb_registry *reg, clb_candidate *c)
 
 void clb_candidate_filter(clb_registry *reg, clb_candidate *c)
 {
+    if (c->foreign) {
+        if (filter_deny(reg, c))
+            c->state = CLB_PLUGIN_AVAILABLE;
+        return;
+    }
     const clb_search_file *const f = c->file;
     if (f->refused) {
         clb_verdict_add(&c->verdict, "file", false, "%s", f->refused);
@@ -106,7 +111,7 @@ void clb_candidate_filter(clb_registry *reg, clb_candidate *c)
 /* Whether a (earlier in the search) gives way to b; says why. */
 static bool gives_way(const clb_candidate *a, const clb_candidate *b, char why[160])
 {
-    if (a->file && !b->file) {
+    if (a->file && clb_candidate_linked_in(b)) {
         snprintf(why, 160, "a plugin file comes before the linked-in copy");
         return false;
     }
@@ -124,9 +129,14 @@ static bool gives_way(const clb_candidate *a, const clb_candidate *b, char why[1
     return false;
 }
 
+const char *clb_candidate_path(const clb_candidate *c)
+{
+    return c->file ? c->file->path : c->foreign ? clb_foreign_library(c->foreign) : NULL;
+}
+
 const char *clb_candidate_place(const clb_candidate *c)
 {
-    return c->file ? c->file->path : "the linked-in plugin";
+    return clb_candidate_path(c) ? clb_candidate_path(c) : "the linked-in plugin";
 }
 
 void clb_registry_resolve_shadows(clb_registry *reg)

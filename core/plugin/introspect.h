@@ -18,8 +18,8 @@ enum clb_plugin_state {
 const char *clb_plugin_state_name(enum clb_plugin_state state);
 
 typedef struct clb_plugin_view {
-    const char *path;                     /* NULL: linked in */
-    size_t dir;                           /* index for clb_registry_dir */
+    const char *path;                     /* of its file, or of a foreign function's library; NULL: linked in */
+    size_t dir;                           /* index for clb_registry_dir; SIZE_MAX: in none */
     const char *origin;                   /* "installed", "config", "COLIBRI_PLUGIN_PATH", "linked in" */
     const char *id;                       /* NULL if the file has no readable note */
     const struct colibri_note_desc *note; /* NULL unless the note is sound */

@@ -27,7 +27,10 @@ static char *unfit_reason(const clb_registry *reg, const uint64_t cpu[COLIBRI_CP
         if (asprintf(&reason, "needs %s", clb_cpu_format(missing, text)) < 0)
             reason = NULL;
     } else if (max_ulp != COLIBRI_EXACT && !reg->allow_inexact) {
-        if (asprintf(&reason, "not exact (up to %u ULP) and allow-inexact is off", max_ulp) < 0)
+        const int n = max_ulp == UINT32_MAX
+                          ? asprintf(&reason, "not exact (no bound) and allow-inexact is off")
+                          : asprintf(&reason, "not exact (up to %u ULP) and allow-inexact is off", max_ulp);
+        if (n < 0)
             reason = NULL;
     }
     return reason;
@@ -122,7 +125,9 @@ static void reject_loaded(clb_registry *reg, size_t i, const char *why)
     clb_candidate *const c = &reg->candidates[i];
     clb_verdict_add(&c->verdict, "load", false, "%s", why);
     clb_candidate_set_state(c, CLB_PLUGIN_REJECTED, "%s", why);
-    clb_logf(reg->log, COLIBRI_LOG_WARN, "plugin %s (%s) rejected: %s", c->note.desc.id, clb_candidate_place(c), why);
+    /* Nothing takes the place of a foreign function: whoever asks for it gets the reason as an error. */
+    clb_logf(reg->log, c->foreign ? COLIBRI_LOG_INFO : COLIBRI_LOG_WARN, "plugin %s (%s) rejected: %s",
+             c->note.desc.id, clb_candidate_place(c), why);
     clb_registry_unshadow(reg, i);
 }
 
@@ -136,12 +141,37 @@ static int same_file(const clb_candidate *c, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Its table is the core's own, so there is nothing to check about it; `run` and `create` are libffi's code. */
+static void load_foreign(clb_registry *reg, size_t i)
+{
+    clb_candidate *const c = &reg->candidates[i];
+    const enum clb_iface iface =
+        c->note.desc.kinds == COLIBRI_KIND_KERNEL ? CLB_IFACE_MATMUL : CLB_IFACE_EXPERT_POLICY;
+    clb_error e = {0};
+    if (clb_foreign_load(c->foreign, &e)) {
+        reject_loaded(reg, i, e.msg);
+        return;
+    }
+    clb_verdict_add(&c->verdict, "load", true, "its functions are there");
+    if (!add_component(reg, i, iface, clb_foreign_table(c->foreign), 0)) {
+        reject_loaded(reg, i, "out of memory");
+        return;
+    }
+    c->state = CLB_PLUGIN_LOADED;
+    clb_verdict_add(&c->verdict, "component", true, "%s %s", clb_iface_get(iface)->name,
+                    clb_component_name(iface, clb_foreign_table(c->foreign)));
+}
+
 void clb_candidate_load(clb_registry *reg, size_t i)
 {
     clb_candidate *const c = &reg->candidates[i];
     if (c->state != CLB_PLUGIN_AVAILABLE || c->entered)
         return;
     c->entered = true;
+    if (c->foreign) {
+        load_foreign(reg, i);
+        return;
+    }
     clb_error e = {0};
     int rc;
     if (c->file) {
@@ -195,4 +225,18 @@ void clb_registry_load_kinds(clb_registry *reg, uint32_t kinds)
             }
         }
     }
+}
+
+int clb_registry_foreign_ready(clb_registry *reg, clb_error *err)
+{
+    for (size_t i = 0; i < reg->n_candidates; i++) {
+        const clb_candidate *const c = &reg->candidates[i];
+        if (!c->foreign || c->note.desc.kinds != COLIBRI_KIND_KERNEL || !reg->allow_inexact)
+            continue;
+        clb_candidate_load(reg, i);
+        if (c->entered && c->state == CLB_PLUGIN_REJECTED)
+            return clb_fail(err, COLIBRI_E_PLUGIN, "%s: [%s]: %s: %s", clb_foreign_origin(c->foreign), c->note.desc.id,
+                            clb_candidate_place(c), c->reason ? c->reason : "no reason recorded");
+    }
+    return COLIBRI_OK;
 }

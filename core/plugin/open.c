@@ -6,6 +6,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/topology.h"
+#include "plugin/foreign.h"
 #include "plugin/measure.h"
 
 int clb_cpu_from_config(const clb_config *config, struct colibri_cpu_bits *out, clb_error *err)
@@ -64,5 +65,11 @@ int clb_registry_from_config(const clb_config *config, const char *builtin_dir, 
         };
         o.measure.cache_file = cache_file(config, log, path, &o.measure.cache_file_is_ours);
     }
-    return clb_registry_open(&o, out, err);
+    clb_foreign_list foreign;
+    CLB_TRY(clb_foreign_from_config(config, &foreign, err));
+    o.foreign = foreign.at;
+    o.n_foreign = foreign.n;
+    const int rc = clb_registry_open(&o, out, err);
+    clb_foreign_list_free(&foreign);
+    return rc;
 }

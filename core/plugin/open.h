@@ -7,7 +7,7 @@
 #include "config/config.h"
 #include "plugin/registry.h"
 
-/* Reads [cpu] mask, [plugins] path, prefer, deny and [kernels]; to measure also [cpu] threads and [memory] max-memory.
+/* Reads [cpu] mask, [plugins] path, prefer, deny, [kernels] and [foreign.NAME]; to measure also [cpu] threads and [memory] max-memory.
  * COLIBRI_PLUGIN_PATH from the environment.
  * builtin_dir NULL: the folder given when Colibri was built. Errors: USAGE (mask, relative folder), NOMEM. */
 int clb_registry_from_config(const clb_config *config, const char *builtin_dir, const clb_log *log, clb_registry **out,

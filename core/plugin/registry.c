@@ -72,13 +72,46 @@ static int search_all(clb_registry *reg, const clb_registry_options *o, clb_erro
     return COLIBRI_OK;
 }
 
-static int make_candidates(clb_registry *reg, clb_error *err)
+/* A section has no note: what one would say is filled in, so that filter, lists and selection need not know. */
+static int add_foreign(clb_registry *reg, const clb_foreign_spec *spec, clb_error *err)
+{
+    clb_candidate *const c = &reg->candidates[reg->n_candidates];
+    *c = (clb_candidate){.origin = "config", .has_note = true, .has_id = true, .state = CLB_PLUGIN_REJECTED};
+    CLB_TRY(clb_foreign_create(spec, reg->log, &c->foreign, err));
+    const bool policy = spec->kind == CLB_FOREIGN_EXPERT_POLICY;
+    c->note.desc = (struct colibri_note_desc){.desc_size = sizeof c->note.desc,
+                                              .abi_major = COLIBRI_ABI_MAJOR,
+                                              .abi_minor = COLIBRI_ABI_MINOR,
+                                              .kinds = policy ? COLIBRI_KIND_EXPERT_POLICY : COLIBRI_KIND_KERNEL,
+                                              .rank = policy ? 0 : spec->rank,
+                                              .version = "0",
+                                              .license = "unknown"};
+    snprintf(c->note.desc.id, sizeof c->note.desc.id, "foreign.%s", spec->name);
+    snprintf(c->note.desc.summary, sizeof c->note.desc.summary, "Foreign function %.60s", spec->symbol);
+    clb_verdict_add(&c->verdict, "foreign", true, "%s(...) of %s, bound in %s", spec->symbol, spec->library,
+                    spec->origin ? spec->origin : "the program");
+    clb_candidate_filter(reg, c);
+    reg->n_candidates++;
+    for (size_t i = 0; policy && i + 1 < reg->n_candidates; i++) {
+        const clb_candidate *const other = &reg->candidates[i];
+        if ((other->state == CLB_PLUGIN_AVAILABLE || other->state == CLB_PLUGIN_SHADOWED) &&
+            other->note.desc.kinds & COLIBRI_KIND_EXPERT_POLICY && !other->foreign &&
+            clb_id_ends_with(other->note.desc.id, spec->name))
+            return clb_fail(err, COLIBRI_E_USAGE,
+                            "%s: [foreign.%s]: plugin %s (%s) offers an expert policy of this name: choose another",
+                            spec->origin ? spec->origin : "settings", spec->name, other->note.desc.id,
+                            clb_candidate_place(other));
+    }
+    return COLIBRI_OK;
+}
+
+static int make_candidates(clb_registry *reg, const clb_registry_options *o, clb_error *err)
 {
     size_t n_builtin = 0;
     while (clb_builtin_plugins[n_builtin])
         n_builtin++;
     const size_t n_files = reg->search.n_files;
-    reg->candidates = calloc(n_files + n_builtin + 1, sizeof *reg->candidates);
+    reg->candidates = calloc(n_files + n_builtin + o->n_foreign + 1, sizeof *reg->candidates);
     if (!reg->candidates)
         return CLB_NOMEM(err, "the plugin registry");
     for (size_t i = 0; i < n_files; i++) {
@@ -99,6 +132,8 @@ static int make_candidates(clb_registry *reg, clb_error *err)
         clb_verdict_add(&c->verdict, "file", true, "linked in: used where no plugin file offers the same");
     }
     reg->n_candidates = n_files + n_builtin;
+    for (size_t i = 0; i < o->n_foreign; i++)
+        CLB_TRY(add_foreign(reg, &o->foreign[i], err));
     clb_registry_resolve_shadows(reg);
     return COLIBRI_OK;
 }
@@ -133,7 +168,7 @@ static int open_registry(clb_registry *reg, const clb_registry_options *o, clb_e
     if (o->measure.enabled)
         CLB_TRY(clb_measure_create(&o->measure, &reg->measure, err));
     CLB_TRY(search_all(reg, o, err));
-    CLB_TRY(make_candidates(reg, err));
+    CLB_TRY(make_candidates(reg, o, err));
     check_deny(reg);
     return COLIBRI_OK;
 }
@@ -169,6 +204,7 @@ void clb_registry_close(clb_registry *reg)
     for (size_t i = 0; i < reg->n_candidates; i++) {
         free(reg->candidates[i].reason);
         clb_verdict_free(&reg->candidates[i].verdict);
+        clb_foreign_retire(reg->candidates[i].foreign);
     }
     for (size_t i = 0; i < reg->n_components; i++) {
         free(reg->components[i]->unfit);
@@ -206,8 +242,8 @@ size_t clb_registry_n_plugins(const clb_registry *reg)
 void clb_registry_plugin(const clb_registry *reg, size_t i, clb_plugin_view *out)
 {
     const clb_candidate *const c = &reg->candidates[i];
-    *out = (clb_plugin_view){.path = c->file ? c->file->path : NULL,
-                             .dir = c->file ? c->file->dir : 0,
+    *out = (clb_plugin_view){.path = clb_candidate_path(c),
+                             .dir = c->file ? c->file->dir : SIZE_MAX,
                              .origin = c->origin,
                              .id = c->has_id ? c->note.desc.id : NULL,
                              .note = c->has_note ? &c->note.desc : NULL,

@@ -51,11 +51,17 @@ typedef struct clb_registry_options {
     bool allow_inexact; /* take components with max_ulp > 0 */
     clb_measure_options measure;
     const clb_log *log;
+    const struct clb_foreign_spec *foreign; /* sections [foreign.NAME]; copied */
+    size_t n_foreign;
 } clb_registry_options;
 
-/* Never fails because of a bad plugin: those are recorded with a reason. Errors: NOMEM, USAGE (relative dir). */
+/* Never fails because of a bad plugin: those are recorded with a reason. Errors: NOMEM, USAGE (relative dir, foreign). */
 int clb_registry_open(const clb_registry_options *options, clb_registry **out, clb_error *err);
 void clb_registry_close(clb_registry *reg); /* frees the bookkeeping; plugins stay mapped */
+
+/* Foreign functions that would serve without being named (matrix products, with allow_inexact) are loaded now: PLUGIN if one
+ * cannot be, instead of a run that silently does without. Policies say so when they are named. */
+int clb_registry_foreign_ready(clb_registry *reg, clb_error *err);
 
 /* NULL + error UNSUPPORTED (naming type and, if known, the plugin that would offer it) if no format plugin
  * offers it. */

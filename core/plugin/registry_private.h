@@ -2,6 +2,7 @@
 #ifndef CLB_PLUGIN_REGISTRY_PRIVATE_H
 #define CLB_PLUGIN_REGISTRY_PRIVATE_H
 
+#include "plugin/foreign.h"
 #include "plugin/host.h"
 #include "plugin/introspect.h"
 #include "plugin/note.h"
@@ -9,7 +10,8 @@
 #define CLB_NO_PREFERENCE SIZE_MAX
 
 typedef struct clb_candidate {
-    const clb_search_file *file; /* NULL: linked in */
+    const clb_search_file *file; /* NULL: linked in, or foreign */
+    clb_foreign *foreign;        /* a section [foreign.NAME]; NULL: a plugin */
     const char *origin;
     struct colibri_elf_note note;
     bool has_note, has_id;
@@ -62,16 +64,23 @@ struct clb_registry {
 
 /* "abc*" matches any rest. */
 bool clb_id_matches(const char *pattern, const char *id);
+/* "org.example.lru" ends with the part "lru". */
+bool clb_id_ends_with(const char *id, const char *part);
 /* Loads every available plugin of these kinds (and, where one fails, those it shadowed). */
 void clb_registry_load_kinds(clb_registry *reg, uint32_t kinds);
 void clb_candidate_load(clb_registry *reg, size_t i);
 const char *clb_candidate_label(const clb_candidate *c); /* id or path, for messages */
 const char *clb_candidate_place(const clb_candidate *c); /* path, or "the linked-in plugin" */
+const char *clb_candidate_path(const clb_candidate *c);  /* of its file or library; NULL: linked in */
+static inline bool clb_candidate_linked_in(const clb_candidate *c)
+{
+    return !c->file && !c->foreign;
+}
 void clb_candidate_set_state(clb_candidate *c, enum clb_plugin_state state, const char *fmt, ...) CLB_PRINTF(3, 4);
 
 /* Reads the note of a file that the search has accepted. */
 int clb_candidate_read_note(const clb_search_file *file, clb_note *note, clb_error *err);
-/* Sets the state of a candidate with a file to AVAILABLE or REJECTED. */
+/* Sets the state of a candidate with a file, or of a foreign one, to AVAILABLE or REJECTED. */
 void clb_candidate_filter(clb_registry *reg, clb_candidate *c);
 /* Among available candidates of one id, all but the best become SHADOWED. */
 void clb_registry_resolve_shadows(clb_registry *reg);

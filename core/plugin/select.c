@@ -8,7 +8,7 @@
 #include "ops/ops.h"
 #include "plugin/registry_private.h"
 
-static bool ends_with_part(const char *id, const char *name)
+bool clb_id_ends_with(const char *id, const char *name)
 {
     const size_t n = strlen(id), m = strlen(name);
     return n > m && id[n - m - 1] == '.' && !strcasecmp(id + n - m, name);
@@ -64,10 +64,10 @@ static bool beats(const clb_registry *reg, const clb_component *a, const clb_com
                   char why[160])
 {
     const clb_candidate *const pa = &reg->candidates[a->candidate], *const pb = &reg->candidates[b->candidate];
-    if (!pa->file != !pb->file) {
+    if (clb_candidate_linked_in(pa) != clb_candidate_linked_in(pb)) {
         *rule = "file";
         snprintf(why, 160, "a plugin file comes before a linked-in copy");
-        return !pa->file;
+        return clb_candidate_linked_in(pa);
     }
     if (a->prefer != b->prefer) {
         char ta[32], tb[32];
@@ -160,7 +160,8 @@ uint32_t clb_select_rivals(clb_registry *reg, const clb_want *want, clb_componen
         const char *rule;
         if (c == first || !concerns(reg, c, want) || unfit(c, want, why) || c->max_ulp != COLIBRI_EXACT ||
             c->prefer != first->prefer ||
-            !reg->candidates[c->candidate].file != !reg->candidates[first->candidate].file)
+            clb_candidate_linked_in(&reg->candidates[c->candidate]) !=
+                clb_candidate_linked_in(&reg->candidates[first->candidate]))
             continue;
         uint32_t at = n;
         while (at > 1 && beats(reg, out[at - 1], c, &rule, why))
@@ -203,7 +204,7 @@ static void note_use(clb_registry *reg, const char *kind, const char *what, cons
         return;
     }
     reg->uses[reg->n_uses++] = use;
-    if (c && !reg->candidates[c->candidate].file)
+    if (c && clb_candidate_linked_in(&reg->candidates[c->candidate]))
         clb_logf(reg->log, COLIBRI_LOG_WARN, "no plugin folder offers %s %s: using the built-in %sversion", kind, what,
                  c->iface == CLB_IFACE_FORMAT ? "scalar " : "");
 }
@@ -218,7 +219,7 @@ void clb_registry_uses(const clb_registry *reg, clb_registry_use_fn fn, void *ct
         }
         const clb_component *const c = reg->components[u->component];
         const clb_candidate *const p = &reg->candidates[c->candidate];
-        fn(ctx, u->kind, u->what, c->name, p->note.desc.id, p->file ? p->file->path : "");
+        fn(ctx, u->kind, u->what, c->name, p->note.desc.id, clb_candidate_path(p) ? clb_candidate_path(p) : "");
     }
 }
 
@@ -352,7 +353,7 @@ clb_component *clb_select_named(clb_registry *reg, enum clb_iface iface, const c
         const clb_candidate *const c = &reg->candidates[i];
         if (!(c->state == CLB_PLUGIN_AVAILABLE && c->note.desc.kinds & kind))
             continue;
-        bool named = !strcmp(c->note.desc.id, name) || ends_with_part(c->note.desc.id, name);
+        bool named = !strcmp(c->note.desc.id, name) || clb_id_ends_with(c->note.desc.id, name);
         for (size_t p = 0; p < reg->n_prefer && !named; p++)
             named = clb_id_matches(reg->prefer[p], c->note.desc.id);
         if (named)
@@ -369,7 +370,7 @@ static int named_missing(clb_registry *reg, enum clb_iface iface, const char *na
     for (size_t i = 0; i < reg->n_candidates; i++) {
         const clb_candidate *const c = &reg->candidates[i];
         if (c->state == CLB_PLUGIN_REJECTED && c->has_id &&
-            (!strcmp(c->note.desc.id, name) || ends_with_part(c->note.desc.id, name)))
+            (!strcmp(c->note.desc.id, name) || clb_id_ends_with(c->note.desc.id, name)))
             return clb_fail(err, COLIBRI_E_NOT_FOUND, "%s '%s': plugin %s (%s) was rejected: %s", kind, name,
                             c->note.desc.id, clb_candidate_place(c), c->reason ? c->reason : "no reason recorded");
     }

@@ -138,7 +138,7 @@ done:
 
 const struct clb_command clb_command_compare = {
     .name = "compare",
-    .summary = "run two settings against each other and say whether one is better",
+    .summary = "run two settings against each other",
     .usage = "colibri compare -m MODEL [--a SETTINGS] --b SETTINGS [-f FILE] [-n N] [flags]",
     .description =
         "Runs every prompt under settings A and B in turns and compares speed, latencies, hit rates and bytes read, "
@@ -162,11 +162,11 @@ const struct clb_command clb_command_compare = {
         "that evict, inexact kernels) are named; then both sides are fed A's tokens, and how far the logits are apart "
         "is "
         "shown instead.\n\n"
-        "--gate: exit code 1 unless B generates at least 3 % faster (median over prompts) in all runs, in those where "
-        "A came "
-        "first and in those where B came first, and its time to first token and 99 % latency are at most 20 % longer. "
-        "Otherwise "
-        "the exit code says nothing about who won.",
+        "--gate: exit code 1 unless B wins in generation, is at least 3 % faster there (median over prompts) in all "
+        "runs, in "
+        "those where A came first and in those where B came first, and its time to first token and 99 % latency are at "
+        "most "
+        "20 % longer. Otherwise the exit code says nothing about who won.",
     .examples =
         "colibri compare -m moe.gguf --max-memory 4G --a expert-policy=lru --b expert-policy=lfu   # two policies, "
         "cold\n"

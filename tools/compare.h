@@ -45,6 +45,7 @@ typedef struct clb_side {
     /* What it was opened with; plan pointers are gone. */
     bool known;
     clb_plan plan;
+    uint64_t resident; /* of the process when it was planned */
     char policy[80], strategy[80], arch[40];
     uint32_t threads, ctx;
     double load_seconds; /* of the last opening */

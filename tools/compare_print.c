@@ -51,7 +51,7 @@ static const char *change_text(const clb_compare_metric_info *info, double v, ch
 
 static void print_results(const clb_comparison *c)
 {
-    printf("%-24s %10s %10s  %-9s %-22s %-7s %s\n", "", "A", "B", "B to A", "95 % interval", "B is a",
+    printf("%-28s %10s %10s  %-9s %-22s %-7s %s\n", "", "A", "B", "B to A", "95 % interval", "B is a",
            "would have shown");
     for (int m = 0; m < CLB_COMPARE_METRIC_COUNT; m++) {
         const clb_compare_metric_info info = clb_compare_metric_get((enum clb_compare_metric)m);
@@ -59,7 +59,7 @@ static void print_results(const clb_comparison *c)
         char name[48], change[24], low[24], high[24], range[64], seen[32];
         if (!r->present)
             continue;
-        snprintf(name, sizeof name, "%s", info.text);
+        snprintf(name, sizeof name, "%s, %s", info.text, info.unit);
         snprintf(range, sizeof range, "%s .. %s", change_text(&info, r->low, low), change_text(&info, r->high, high));
         if (!isfinite(r->detectable))
             snprintf(seen, sizeof seen, "-");
@@ -67,12 +67,11 @@ static void print_results(const clb_comparison *c)
             snprintf(seen, sizeof seen, "%.2g %%", 100 * r->detectable);
         else
             snprintf(seen, sizeof seen, "%.2g %s", r->detectable, !strcmp(info.unit, "%") ? "points" : info.unit);
-        printf("%-24s %10.4g %10.4g  %-9s %-22s %-7s %s   %s\n", name, r->mean[0], r->mean[1],
-               change_text(&info, r->change, change), range, clb_verdict_name(r->verdict), seen, info.unit);
+        printf("%-28s %10.4g %10.4g  %-9s %-22s %-7s %s\n", name, r->mean[0], r->mean[1],
+               change_text(&info, r->change, change), range, clb_verdict_name(r->verdict), seen);
     }
-    printf("\nMeans over prompts (geometric for times and rates); intervals by paired bootstrap over %u prompts. "
-           "\"Would have "
-           "shown\":\nthe smallest true difference that this comparison would have seen in 4 of 5 repetitions.\n",
+    printf("\nMeans over prompts (geometric for times and rates); intervals by paired bootstrap over %u prompts.\n"
+           "\"Would have shown\": the smallest true difference that such a comparison sees 4 times in 5.\n",
            c->summary.result[CLB_COMPARE_TTFT].n);
 }
 
@@ -102,9 +101,9 @@ static void print_topics(const clb_comparison *c)
         if (seen || isnan(a) || isnan(b))
             continue;
         if (!head)
-            printf("\n%-24s %10s %10s   hit rate by topic, %%\n", "", "A", "B");
+            printf("\n%-28s %10s %10s\n", "hit rate by topic, %", "A", "B");
         head = true;
-        printf("%-24.24s %10.2f %10.2f\n", topic, a, b);
+        printf("%-28.28s %10.2f %10.2f\n", topic, a, b);
     }
 }
 
@@ -154,7 +153,7 @@ static void print_equality(const clb_comparison *c)
         return;
     }
     printf("tokens and logits: equal bit by bit in %u of %u pairs%s\n", s->n_equal_pairs, s->n_pairs,
-           s->differs ? " - A AND B DIFFER" : "");
+           s->differs ? ": A AND B DIFFER" : "");
 }
 
 static void print_gate(const clb_comparison *c)

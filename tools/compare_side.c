@@ -163,11 +163,14 @@ static int planned(void *ctx, const clb_plan *plan, clb_error *err)
     struct fit *const f = ctx;
     f->side->plan = *plan;
     f->side->plan.class_slots = NULL;
+    f->side->resident = clb_memory_resident();
     f->side->known = true;
     if (!f->beside || f->c->together_asked)
         return COLIBRI_OK;
     const clb_plan *const other = &f->c->side[CLB_SIDE_A].plan;
-    if (other->total_bytes + plan->total_bytes - plan->base_bytes <= f->c->room)
+    const uint64_t asked = clb_config_u64(f->side->config, CLB_SET_memory_max_memory);
+    const uint64_t due = asked < other->budget ? asked : other->budget; /* what it would get if it were alone */
+    if (plan->budget >= due && other->total_bytes + plan->total_bytes - plan->base_bytes <= f->c->room)
         return COLIBRI_OK;
     f->too_much = true;
     return clb_fail(err, COLIBRI_E_NOMEM, "both engines do not fit at once");
@@ -195,7 +198,7 @@ static int open_side(clb_comparison *c, clb_side *s, bool beside, bool *too_much
         /* The calling thread is never bound: a second engine would count the cores of that binding, and runs in turn
          * are to be like those with both engines open. */
         .pin_caller = false,
-        .resident = beside ? c->side[CLB_SIDE_A].plan.base_bytes : 0,
+        .resident = beside ? c->side[CLB_SIDE_A].resident : 0,
         .planned = planned,
         .planned_ctx = &fit,
     };

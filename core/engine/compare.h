@@ -1,4 +1,5 @@
-/* Two settings of one engine against each other: what one run of one prompt is and costs, and what all runs together say.
+/* Two settings of one engine against each other: what one run of one prompt is and costs, and what all runs together
+ * say.
  *
  * A is the baseline, B what is judged. A prompt is the sampling unit: everything inside one hangs together. Runs take
  * turns, so that whatever slows the machine down slows both sides. */
@@ -18,8 +19,8 @@ typedef struct clb_compare_counters {
     uint64_t prefetches, prefetch_useful, prefetch_wasted;
 } clb_compare_counters;
 
-/* One prompt, read and continued. Step s is the pass that takes token s of the continuation; hash[s] is of the logits that
- * chose it, hash[n] of the last ones. Sampling and hashing are outside the times. */
+/* One prompt, read and continued. Step s is the pass that takes token s of the continuation; hash[s] is of the logits
+ * that chose it, hash[n] of the last ones. Sampling and hashing are outside the times. */
 typedef struct clb_compare_run {
     uint32_t prompt, round, side;
     bool second;       /* the other side ran this prompt of this round before */
@@ -48,42 +49,43 @@ typedef struct clb_compare_input {
     void *ctx;
 } clb_compare_input;
 
-/* Runs the session from empty and fills what a run measures (not: prompt, round, side, second). LIMIT if the context is too
- * small. The store's counters start at zero; its contents are left as they are. [engine-thread] */
+/* Runs the session from empty and fills what a run measures (not: prompt, round, side, second). LIMIT if the context is
+ * too small. The store's counters start at zero; its contents are left as they are. [engine-thread] */
 int clb_compare_measure(clb_session *session, const clb_compare_input *in, clb_compare_run *out, clb_error *err);
 
-/* A cold start: expert slots empty, the policy as new, and the model's files out of the page cache (but for pages that are
- * mapped). [engine-thread] */
+/* A cold start: expert slots empty, the policy as new, and the model's files out of the page cache (but for pages that
+ * are mapped). [engine-thread] */
 void clb_compare_make_cold(clb_engine *engine);
 
-/* Kullback-Leibler divergence in nats of softmax(x) from softmax(ref), and whether the largest logit is the same one. */
+/* Kullback-Leibler divergence in nats of softmax(x) from softmax(ref), and whether the largest logit is the same one.
+ */
 double clb_compare_kl(const float *ref, const float *x, uint32_t n, bool *same_top);
 uint64_t clb_compare_hash(const float *x, uint32_t n);
 
-/* Why these settings may change logits ("KV strategy NAME evicts", ...), into out; NULL: they cannot, or name what does not
- * exist (opening the engine says so). */
+/* Why these settings may change logits ("KV strategy NAME evicts", ...), into out; NULL: they cannot, or name what does
+ * not exist (opening the engine says so). */
 const char *clb_compare_lossy(clb_registry *registry, const clb_config *config, char *out, size_t size);
 
 /* ---- what all runs say ----------------------------------------------------------------------------------------- */
 
 /* X(NAME, "json_name", "text", "unit", ratio, larger is better)
  * Ratio metrics are compared by the mean of logarithms over prompts, so by the geometric mean of B / A. */
-#define CLB_COMPARE_METRICS(X)                                                             \
-    X(DECODE, "decode_tokens_per_second", "generation", "tok/s", true, true)               \
-    X(PREFILL, "prompt_tokens_per_second", "prompt", "tok/s", true, true)                  \
-    X(TTFT, "first_token_ms", "time to first token", "ms", true, false)                    \
-    X(P50, "latency_p50_ms", "token latency, median", "ms", true, false)                   \
-    X(P99, "latency_p99_ms", "token latency, 99 %", "ms", true, false)                     \
-    X(HIT_ALL, "hit_rate", "hit rate", "%", false, true)                                   \
-    X(HIT_DECODE, "hit_rate_generation", "hit rate, generation", "%", false, true)         \
-    X(BYTES, "mib_read_per_token", "read per token", "MiB", false, false)                  \
+#define CLB_COMPARE_METRICS(X)                                                                                         \
+    X(DECODE, "decode_tokens_per_second", "generation", "tok/s", true, true)                                           \
+    X(PREFILL, "prompt_tokens_per_second", "prompt", "tok/s", true, true)                                              \
+    X(TTFT, "first_token_ms", "time to first token", "ms", true, false)                                                \
+    X(P50, "latency_p50_ms", "median latency", "ms", true, false)                                                      \
+    X(P99, "latency_p99_ms", "99 % latency", "ms", true, false)                                                        \
+    X(HIT_ALL, "hit_rate", "hit rate", "%", false, true)                                                               \
+    X(HIT_DECODE, "hit_rate_generation", "hit rate in generation", "%", false, true)                                   \
+    X(BYTES, "mib_read_per_token", "read per token", "MiB", false, false)                                              \
     X(STALL, "stall_ms_per_token", "waiting for reads", "ms/token", false, false)
 
 enum clb_compare_metric {
 #define CLB_COMPARE_ENUM(name, ...) CLB_COMPARE_##name,
     CLB_COMPARE_METRICS(CLB_COMPARE_ENUM)
 #undef CLB_COMPARE_ENUM
-    CLB_COMPARE_METRIC_COUNT
+        CLB_COMPARE_METRIC_COUNT
 };
 
 typedef struct clb_compare_metric_info {
@@ -96,17 +98,17 @@ clb_compare_metric_info clb_compare_metric_get(enum clb_compare_metric metric);
 double clb_compare_value(const clb_compare_run *run, enum clb_compare_metric metric);
 
 typedef struct clb_compare_result {
-    bool present;          /* at least one prompt has the value on both sides */
+    bool present;           /* at least one prompt has the value on both sides */
     double mean[CLB_SIDES]; /* over prompts: geometric for ratios */
-    /* Of B against A. Ratios: B / A; others: B - A in the unit. detectable: the smallest true change that would have shown:
-     * for ratios as a share (0.02: 2 %), else in the unit; INFINITY for one prompt. */
+    /* Of B against A. Ratios: B / A; others: B - A in the unit. detectable: the smallest true change that would have
+     * shown: for ratios as a share (0.02: 2 %), else in the unit; INFINITY for one prompt. */
     double change, low, high, detectable;
-    double p, p_holm; /* of no change; p_holm: corrected for the number of metrics looked at */
-    uint32_t n;       /* prompts */
+    double p, p_holm;              /* of no change; p_holm: corrected for the number of metrics looked at */
+    uint32_t n;                    /* prompts */
     enum clb_verdict_word verdict; /* WIN: B is better */
 } clb_compare_result;
 
-/* What --gate demands. */
+/* What --gate demands, besides a win in DECODE. */
 #define CLB_GATE_GAIN 1.03 /* median speed of generation, B / A, over prompts: in all runs and in each order alone */
 #define CLB_GATE_SLOW 1.20 /* time to first token and 99 % latency: median of B / A at most */
 typedef struct clb_compare_gate {

@@ -239,6 +239,8 @@ int clb_compare_summarize(const clb_compare_run *runs, size_t n, uint32_t n_prom
         if (out->result[m].present)
             out->result[m].p_holm = holm[at++];
     out->gate = gate_of(runs, n, n_prompts, a, b);
+    if (out->result[CLB_COMPARE_DECODE].verdict != CLB_WIN)
+        out->gate.passed = false;
     check_equality(runs, n, out);
     double kl_sum = 0;
     for (size_t i = 0; i < n; i++) {

@@ -234,6 +234,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         return clb_fail(err, COLIBRI_E_USAGE, "no model given: use -m FILE");
     const uint64_t t0 = clb_now_ns();
     CLB_TRY(clb_registry_from_config(config, options->builtin_plugin_dir, options->log, &e->registry, err));
+    CLB_TRY(clb_registry_foreign_ready(e->registry, err));
     CLB_TRY(clb_gguf_open(path, format_geometry, e->registry, &e->gguf, err));
     if (clb_model_bind(e->gguf, e->registry, e->log, &e->model, err))
         return clb_context(err, "%s", path);

@@ -15,9 +15,9 @@
 
 struct lru {
     uint32_t n_layers, n_experts;
-    uint64_t row;  /* token rows before this pass */
-    uint64_t rows; /* of this pass */
-    uint64_t now;  /* latest stamp given */
+    uint64_t row;     /* token rows before this pass */
+    uint64_t rows;    /* of this pass */
+    uint64_t now;     /* latest stamp given */
     uint64_t stamp[]; /* [n_layers][n_experts]: 1 + row * n_layers + layer of the last use; 0: never */
 };
 
@@ -55,30 +55,22 @@ static void on_step(void *self, const struct colibri_step *step)
     s->rows = step->n_rows ? step->n_rows : 1;
 }
 
-static void use(struct lru *s, uint32_t layer, uint32_t expert, uint64_t row)
-{
-    if (layer >= s->n_layers || expert >= s->n_experts)
-        return;
-    const uint64_t t = 1 + (s->row + row) * s->n_layers + layer;
-    uint64_t *stamp = &s->stamp[(size_t)layer * s->n_experts + expert];
-    if (*stamp < t)
-        *stamp = t;
-    if (s->now < t)
-        s->now = t;
-}
-
+/* The only work per use: a replay spends most of its time here. An expert that was fetched ahead may carry a later
+ * stamp than an early row of a long pass; stamps never fall. */
 static void on_route(void *self, const struct colibri_route *route)
 {
-    for (uint32_t r = 0; r < route->n_rows; r++)
-        for (uint32_t k = 0; k < route->top_k; k++)
-            use(self, route->layer, route->ids[(size_t)r * route->top_k + k], r);
-}
-
-/* on_route said which row it was; this keeps the order right, if coarser, under a host without on_route. */
-static void on_access(void *self, const struct colibri_access *access, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        use(self, access[i].layer, access[i].expert, 0);
+    struct lru *s = self;
+    if (route->layer >= s->n_layers)
+        return;
+    uint64_t *stamp = &s->stamp[(size_t)route->layer * s->n_experts];
+    const uint32_t *id = route->ids;
+    uint64_t t = 1 + s->row * s->n_layers + route->layer;
+    for (uint32_t r = 0; r < route->n_rows; r++, t += s->n_layers)
+        for (uint32_t k = 0; k < route->top_k; k++, id++)
+            if (*id < s->n_experts && stamp[*id] < t)
+                stamp[*id] = t;
+    if (route->n_rows && s->now < t - s->n_layers)
+        s->now = t - s->n_layers;
 }
 
 /* What was fetched ahead counts as used now: it must not leave before its turn has come. */
@@ -111,7 +103,7 @@ static void explain(void *self, uint32_t layer, uint32_t expert, char *out, size
 
 static const struct colibri_expert_policy policy = {
     .struct_size = sizeof policy,
-    .flags = COLIBRI_POLICY_LOSSLESS | COLIBRI_POLICY_DETERMINISTIC,
+    .flags = COLIBRI_POLICY_LOSSLESS | COLIBRI_POLICY_DETERMINISTIC | COLIBRI_POLICY_SCORE_RISES,
     .name = "lru",
     .summary = "the expert used longest ago leaves first",
     .source = "folklore; per-layer LRU of experts: arXiv:2312.17238",
@@ -120,7 +112,6 @@ static const struct colibri_expert_policy policy = {
     .reset = reset,
     .on_step = on_step,
     .on_route = on_route,
-    .on_access = on_access,
     .on_insert = on_insert,
     .score = score,
     .explain = explain,

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "store/io_internal.h"
@@ -309,12 +310,16 @@ static enum outcome copy_failed(clb_io *io, clb_io_piece *p, int errnum, clb_err
     clb_io_copy *copy = &file->copies[p->copy];
     const char *name = copy->path ? copy->path : "the model";
     const uint64_t at = p->offset + p->got;
+    struct stat is;
     if (errnum)
         clb_error_set_errno(err, COLIBRI_E_IO, errnum, "%s: reading %llu bytes at %llu", name,
                             (unsigned long long)(p->need - p->got), (unsigned long long)at);
+    else if (!fstat(copy->fd, &is) && (uint64_t)is.st_size < file->size)
+        clb_error_set(err, COLIBRI_E_IO, "%s shrank from %llu to %llu bytes while it was in use; copy it again", name,
+                      (unsigned long long)file->size, (unsigned long long)is.st_size);
     else
-        clb_error_set(err, COLIBRI_E_IO, "%s ends at byte %llu, but %llu more were there when it was opened", name,
-                      (unsigned long long)at, (unsigned long long)(file->size > at ? file->size - at : 0));
+        clb_error_set(err, COLIBRI_E_IO, "%s: nothing can be read at %llu, though it has %llu bytes", name,
+                      (unsigned long long)at, (unsigned long long)file->size);
     p->tried |= 1u << p->copy;
     if (file->n_copies > 1 && !copy->out && !(errnum && io->drives[p->copy].out)) {
         copy->out = true;

@@ -40,7 +40,6 @@ static void repeatable(void **state)
 {
     (void)state;
     ph_repeatable(lfu, NULL, 0);
-    ph_prefetch_survives(lfu, NULL);
 }
 
 static void scripted(void **state)

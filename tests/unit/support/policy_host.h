@@ -105,6 +105,13 @@ static inline uint32_t ph_lowest(const policy_host *h, const bool *candidate)
     return best;
 }
 
+/* The gate weight of the k-th choice of a row of the history: in router order, so the first is the largest. */
+static inline float ph_gate(uint32_t row, uint32_t layer, uint32_t k)
+{
+    const float first = 0.5F + (float)((row * 7 + layer * 3) % 16) / 32;
+    return k == 0 ? first : (1 - first) / (float)k;
+}
+
 /* Layer `layer` of the pass of the last n rows. */
 static inline void ph_layer(policy_host *h, uint32_t layer, uint32_t n, ph_check_fn check)
 {
@@ -115,15 +122,25 @@ static inline void ph_layer(policy_host *h, uint32_t layer, uint32_t n, ph_check
     struct colibri_access access[PH_EXPERTS];
     bool needed[PH_ALL] = {false};
     assert_true(ids && rows && gates);
-    for (uint32_t i = 0; i < n * PH_TOP_K; i++)
+    for (uint32_t i = 0; i < n * PH_TOP_K; i++) {
         rows[ids[i] = h->history[first + i / PH_TOP_K][layer][i % PH_TOP_K]]++;
+        gates[i] = ph_gate(first + i / PH_TOP_K, layer, i % PH_TOP_K);
+    }
     for (uint32_t e = 0; e < PH_EXPERTS; e++)
         if (rows[e]) {
             union_ids[n_union] = e;
             union_rows[n_union++] = rows[e];
             needed[layer * PH_EXPERTS + e] = true;
         }
-    const struct colibri_route route = {sizeof route, layer, n, PH_TOP_K, ids, gates, NULL, n_union, union_ids, union_rows};
+    const struct colibri_route route = {.struct_size = sizeof route,
+                                        .layer = layer,
+                                        .n_rows = n,
+                                        .top_k = PH_TOP_K,
+                                        .ids = ids,
+                                        .gates = gates,
+                                        .n_union = n_union,
+                                        .union_ids = union_ids,
+                                        .union_rows = union_rows};
     if (h->policy->on_route)
         h->policy->on_route(h->self, &route);
     h->routed_rows[layer] = h->n_rows;

@@ -18,6 +18,7 @@
 
 /* Keys. The arrays have one element for each tensor (layouts, runs), each run (run_*, block_bytes), each block
  * (checksums), each tensor type with packed tensors (types, marks). */
+#define CLB_PACKED_KEYS            "colibri.packed."
 #define CLB_PACKED_KEY_HEADER      "colibri.packed.header_checksum"  /* u64, the first key: its place is fixed */
 #define CLB_PACKED_KEY_VERSION     "colibri.packed.version"          /* u32 */
 #define CLB_PACKED_KEY_CHECKSUM    "colibri.packed.checksum"         /* string: "xxh3-64" */

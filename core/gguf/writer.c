@@ -7,6 +7,7 @@
 
 #include "gguf/escape.h"
 #include "gguf/internal.h"
+#include "gguf/packed.h"
 #include "gguf/writer_internal.h"
 
 #define CHUNK        ((size_t)1 << 20)
@@ -255,7 +256,7 @@ int clb_gguf_writer_copy_keys(clb_gguf_writer *w, const clb_gguf *g, clb_error *
 {
     for (uint64_t i = 0; i < clb_gguf_n_keys(g); i++) {
         const clb_str key = clb_gguf_key(g, i);
-        if (strncmp(key.p, "split.", 6) != 0)
+        if (strncmp(key.p, "split.", 6) != 0 && strncmp(key.p, CLB_PACKED_KEYS, sizeof CLB_PACKED_KEYS - 1) != 0)
             CLB_TRY(clb_gguf_writer_set(w, key.p, clb_gguf_value_at(g, i), err));
     }
     return COLIBRI_OK;
@@ -394,9 +395,10 @@ int clb_gguf_writer_size(clb_gguf_writer *w, uint64_t *out, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int put_header(const clb_gguf_writer *w, clb_buf *buf, clb_error *err)
+static int put_header(const clb_gguf_writer *w, const char *magic, const uint64_t *offsets, clb_buf *buf,
+                      clb_error *err)
 {
-    CLB_TRY(clb_buf_append(buf, "GGUF", 4, err));
+    CLB_TRY(clb_buf_append(buf, magic, 4, err));
     CLB_TRY(put_u32(buf, 3, err));
     CLB_TRY(put_u64(buf, w->n_tensors, err));
     CLB_TRY(put_u64(buf, w->n_keys, err));
@@ -412,8 +414,19 @@ static int put_header(const clb_gguf_writer *w, clb_buf *buf, clb_error *err)
         for (uint32_t d = 0; d < t->as.n_dims; d++)
             CLB_TRY(put_u64(buf, t->as.ne[d], err));
         CLB_TRY(put_u32(buf, t->as.type, err));
-        CLB_TRY(put_u64(buf, t->offset, err));
+        CLB_TRY(put_u64(buf, offsets ? offsets[i] : t->offset, err));
     }
+    return COLIBRI_OK;
+}
+
+int clb_gguf_writer_header(const clb_gguf_writer *w, const char *magic, const uint64_t *offsets, clb_buf *out,
+                           clb_error *err)
+{
+    if (header_bytes(w) > CLB_GGUF_MAX_HEADER)
+        return clb_fail(err, COLIBRI_E_USAGE, "the GGUF header exceeds %llu MiB",
+                        (unsigned long long)(CLB_GGUF_MAX_HEADER >> 20));
+    CLB_TRY(put_header(w, magic, offsets, out, err));
+    assert(out->n == header_bytes(w));
     return COLIBRI_OK;
 }
 
@@ -450,11 +463,7 @@ int clb_gguf_writer_emit(clb_gguf_writer *w, const clb_gguf_sink *sink, clb_erro
     uint64_t data;
     int rc = COLIBRI_OK;
     CLB_GO(lay_out(w, &data, err));
-    if (header_bytes(w) > CLB_GGUF_MAX_HEADER)
-        CLB_GO(clb_fail(err, COLIBRI_E_USAGE, "the GGUF header exceeds %llu MiB",
-                        (unsigned long long)(CLB_GGUF_MAX_HEADER >> 20)));
-    CLB_GO(put_header(w, &header, err));
-    assert(header.n == header_bytes(w));
+    CLB_GO(clb_gguf_writer_header(w, "GGUF", NULL, &header, err));
     CLB_GO(sink->put(sink->ctx, header.data, header.n, err));
     CLB_GO(put_zeros(sink, data_begins(w, header.n) - header.n, err));
     for (size_t i = 0; i < w->n_tensors; i++) {

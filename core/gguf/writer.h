@@ -25,7 +25,7 @@ int clb_gguf_writer_set_str(clb_gguf_writer *w, const char *key, const char *v, 
 /* items: packed little-endian scalars, clb_str[n] or clb_gguf_value[n], as in clb_gguf_value. */
 int clb_gguf_writer_set_array(clb_gguf_writer *w, const char *key, enum clb_gguf_vtype elem, const void *items,
                               uint64_t n, clb_error *err);
-/* All keys of an open model, except split.*: those describe files, not the model. */
+/* All keys of an open model, except split.* and colibri.packed.*: those describe files, not the model. */
 int clb_gguf_writer_copy_keys(clb_gguf_writer *w, const clb_gguf *g, clb_error *err);
 /* An absent key is fine. */
 void clb_gguf_writer_remove(clb_gguf_writer *w, const char *key);

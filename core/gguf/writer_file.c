@@ -50,17 +50,9 @@ int clb_gguf_writer_write_buf(clb_gguf_writer *w, clb_buf *out, clb_error *err)
     return clb_gguf_writer_emit(w, &(clb_gguf_sink){put_buf, out}, err);
 }
 
-typedef struct target {
-    char *path; /* links resolved */
-    char *temp;
-    int fd;
-    bool exists;
-    mode_t mode; /* of the existing file */
-} target;
-
 /* Follows a link at path (so that the file behind it is replaced, not the link) and refuses what must not be
  * replaced. */
-static int examine(const char *path, unsigned flags, target *t, clb_error *err)
+static int examine(const char *path, unsigned flags, clb_gguf_target *t, clb_error *err)
 {
     struct stat st;
     char buf[304];
@@ -88,7 +80,7 @@ static int examine(const char *path, unsigned flags, target *t, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int open_temp(target *t, clb_error *err)
+static int open_temp(clb_gguf_target *t, clb_error *err)
 {
     char buf[304];
     for (int tries = 0; tries < 16; tries++) {
@@ -101,7 +93,7 @@ static int open_temp(target *t, clb_error *err)
             t->temp = NULL;
             return CLB_NOMEM(err, "a path");
         }
-        t->fd = open(t->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        t->fd = open(t->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (t->fd >= 0 || errno != EEXIST)
             break;
     }
@@ -112,21 +104,6 @@ static int open_temp(target *t, clb_error *err)
     t->temp = NULL;
     return clb_fail_errno(err, why == ENOENT ? COLIBRI_E_NOT_FOUND : COLIBRI_E_IO, why,
                           "cannot create a file beside %s", clb_gguf_short_path(t->path, buf));
-}
-
-/* Moves the finished file to its name. Without an old file to replace, one that appeared meanwhile is kept. */
-static int publish(target *t, clb_error *err)
-{
-    char buf[304];
-    int rc = renameat2(AT_FDCWD, t->temp, AT_FDCWD, t->path, t->exists ? 0 : RENAME_NOREPLACE);
-    if (rc && (errno == EINVAL || errno == ENOSYS)) /* this file system cannot: the check is not atomic then */
-        rc = !t->exists && access(t->path, F_OK) == 0 ? (errno = EEXIST, -1) : rename(t->temp, t->path);
-    if (rc)
-        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot rename the finished file to %s",
-                              clb_gguf_short_path(t->path, buf));
-    free(t->temp);
-    t->temp = NULL;
-    return COLIBRI_OK;
 }
 
 /* So that the new name survives a power failure. Not every file system can sync a directory: errors do not matter. */
@@ -146,31 +123,66 @@ static void sync_directory(const char *path)
     close(fd);
 }
 
+/* Moves the finished file to its name. Without an old file to replace, one that appeared meanwhile is kept. */
+int clb_gguf_target_publish(clb_gguf_target *t, clb_error *err)
+{
+    char buf[304];
+    int rc = renameat2(AT_FDCWD, t->temp, AT_FDCWD, t->path, t->exists ? 0 : RENAME_NOREPLACE);
+    if (rc && (errno == EINVAL || errno == ENOSYS)) /* this file system cannot: the check is not atomic then */
+        rc = !t->exists && access(t->path, F_OK) == 0 ? (errno = EEXIST, -1) : rename(t->temp, t->path);
+    if (rc)
+        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot rename the finished file to %s",
+                              clb_gguf_short_path(t->path, buf));
+    free(t->temp);
+    t->temp = NULL;
+    t->published = true;
+    sync_directory(t->path);
+    return COLIBRI_OK;
+}
+
+int clb_gguf_target_open(clb_gguf_target *t, const char *path, unsigned flags, clb_error *err)
+{
+    char buf[304];
+    CLB_TRY(examine(path, flags, t, err));
+    CLB_TRY(open_temp(t, err));
+    if (t->exists && fchmod(t->fd, t->mode))
+        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot keep the permissions of %s",
+                              clb_gguf_short_path(path, buf));
+    return COLIBRI_OK;
+}
+
+int clb_gguf_target_finish(clb_gguf_target *t, clb_error *err)
+{
+    char buf[304];
+    const int fd = t->fd;
+    int why = fsync(fd) ? errno : 0;
+    t->fd = -1;
+    if (close(fd) && !why)
+        why = errno;
+    return why ? clb_fail_errno(err, COLIBRI_E_IO, why, "cannot write %s", clb_gguf_short_path(t->path, buf))
+               : COLIBRI_OK;
+}
+
+void clb_gguf_target_drop(clb_gguf_target *t)
+{
+    if (t->fd >= 0)
+        close(t->fd);
+    if (t->temp)
+        unlink(t->temp);
+    free(t->temp);
+    free(t->path);
+    *t = (clb_gguf_target){.fd = -1};
+}
+
 int clb_gguf_writer_write(clb_gguf_writer *w, const char *path, unsigned flags, clb_error *err)
 {
-    target t = {.fd = -1};
-    char buf[304];
-    const char *shown = clb_gguf_short_path(path, buf);
+    clb_gguf_target t = {.fd = -1};
     int rc = COLIBRI_OK;
-    CLB_GO(examine(path, flags, &t, err));
-    CLB_GO(open_temp(&t, err));
-    if (t.exists && fchmod(t.fd, t.mode))
-        CLB_GO(clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot keep the permissions of %s", shown));
+    CLB_GO(clb_gguf_target_open(&t, path, flags, err));
     CLB_GO(clb_gguf_writer_write_fd(w, t.fd, path, err));
-    if (fsync(t.fd))
-        CLB_GO(clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", shown));
-    const int fd = t.fd;
-    t.fd = -1;
-    if (close(fd))
-        CLB_GO(clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", shown));
-    CLB_GO(publish(&t, err));
-    sync_directory(t.path);
+    CLB_GO(clb_gguf_target_finish(&t, err));
+    CLB_GO(clb_gguf_target_publish(&t, err));
 done:
-    if (t.fd >= 0)
-        close(t.fd);
-    if (t.temp)
-        unlink(t.temp);
-    free(t.temp);
-    free(t.path);
+    clb_gguf_target_drop(&t);
     return rc;
 }

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "engine/store_settings.h"
 #include "plan/memory.h"
 #include "plugin/open.h"
 
@@ -121,10 +122,6 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
     };
     if (e->plan_input.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
-    /* A policy in a settings file is meant for the models that have experts; one on the command line is meant for this.
-     */
-    if (!moe && strncmp(clb_config_origin(config, CLB_SET_store_expert_policy), "--", 2) == 0)
-        return clb_fail(err, COLIBRI_E_USAGE, "--expert-policy does not apply: the model has no experts");
     return COLIBRI_OK;
 }
 
@@ -136,37 +133,26 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
     clb_plan_log(&e->plan, e->log);
     if (options->planned)
         CLB_TRY(options->planned(options->planned_ctx, &e->plan, err));
-    double *policy_params = NULL;
+    clb_store_settings owned = {0};
     int rc = COLIBRI_OK;
     clb_model_load_options load_options = {
         .pool = e->pool,
         .log = e->log,
-        .mode = mapped ? CLB_STORE_MMAP : CLB_STORE_READ,
         .mlock = clb_config_bool(config, CLB_SET_memory_mlock),
         .seed = e->seed,
         .class_slots = e->plan.class_slots,
+        .n_streamed_layers = e->plan.n_layers - e->plan.resident_layers,
+        .n_stream_slots = e->plan.n_stream_slots,
         .preload = moe && e->plan.all_experts,
     };
-    const char *verify = clb_config_str(config, CLB_SET_store_verify);
-    load_options.verify = strcmp(verify, "never") == 0    ? CLB_VERIFY_NEVER
-                          : strcmp(verify, "always") == 0 ? CLB_VERIFY_ALWAYS
-                                                          : CLB_VERIFY_FIRST;
+    CLB_GO(clb_store_settings_read(config, e->model, &owned, &load_options, err));
     /* Everything is read once and never again, and there is no room for the page cache's copy beside ours: given back
      * as loading goes on, it cannot push out other things. */
     load_options.drop_cache =
         !mapped && (!moe || e->plan.all_experts) && file_bytes(e->gguf) + e->plan.total_bytes > clb_memory_available();
-    if (moe) {
-        load_options.policy =
-            clb_registry_expert_policy(e->registry, clb_config_str(config, CLB_SET_store_expert_policy), err);
-        if (!load_options.policy)
-            return err->code;
-        CLB_GO(read_params(config, "expert-policy", load_options.policy->name, load_options.policy->params,
-                           load_options.policy->n_params, &policy_params, err));
-        load_options.policy_params = policy_params;
-    }
     CLB_GO(clb_model_load(e->model, &load_options, err));
 done:
-    free(policy_params);
+    clb_store_settings_free(&owned);
     return rc;
 }
 

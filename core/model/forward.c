@@ -70,6 +70,7 @@ static bool allocate(clb_forward *f)
         return !failed;
     const uint64_t pairs = rows * hp->top_k, n = hp->n_experts;
     f->router_probs = floats(rows * n, &failed);
+    f->row_sequence = zeroed(rows, sizeof *f->row_sequence, &failed);
     f->ids = zeroed(pairs, sizeof *f->ids, &failed);
     f->gates = floats(pairs, &failed);
     f->pair_at = zeroed(pairs, sizeof *f->pair_at, &failed);
@@ -130,6 +131,8 @@ int clb_forward_create(const clb_forward_options *options, clb_forward **out, cl
         rc = clb_compute_reserve_tiles(&f->compute, clb_compute_tile_floats(f->max_rows), err);
     if (!rc && !allocate(f))
         rc = CLB_NOMEM(err, "buffers of the forward pass (a smaller --batch needs less)");
+    if (!rc)
+        rc = clb_forward_ahead_create(f, err);
     if (rc) {
         clb_forward_destroy(f);
         return rc;
@@ -152,13 +155,15 @@ void clb_forward_destroy(clb_forward *f)
         f->v,          f->att,         f->cs,          f->gate,         f->row_scratch, f->rows,       f->router_probs,
         f->ids,        f->gates,       f->pair_at,     f->place_row,    f->expert_act,  f->expert_out, f->union_ids,
         f->union_rows, f->union_first, f->union_gates, f->expert_count, f->pending,     f->want_ids,   f->want_rows,
-        f->want_gates, f->leases,      f->glu_jobs,    f->jobs};
+        f->want_gates, f->leases,      f->glu_jobs,    f->jobs,         f->row_sequence, f->ahead_h,  f->ahead_logits,
+        f->moe_layers};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     clb_acts_free(&f->acts_h);
     clb_acts_free(&f->acts_att);
     clb_acts_free(&f->acts_ff);
     clb_acts_free(&f->acts_pairs);
+    clb_acts_free(&f->acts_ahead);
     clb_compute_free(&f->compute);
     free(f);
 }
@@ -177,6 +182,8 @@ static int lay_out_rows(clb_forward *f, const clb_span *spans, uint32_t n_spans,
             if (spans[s].tokens[i] >= f->hp->n_vocab)
                 return clb_fail(err, COLIBRI_E_USAGE, "token %u is outside the vocabulary of %u", spans[s].tokens[i],
                                 f->hp->n_vocab);
+            if (f->row_sequence)
+                f->row_sequence[n] = s;
             f->rows[n++] = (struct row){s, i, position + i};
         }
     }
@@ -289,6 +296,7 @@ static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
     const clb_layer *l = &f->model->layers[il];
+    CLB_TRY(clb_store_layer_begin(f->model->store, il, err));
     CLB_TRY(clb_forward_attention(f, il, err));
     struct between to_ffn = {.f = f, .join = true, .bias = l->o_bias.v};
     CLB_TRY(before_ffn(&to_ffn, l, err));
@@ -302,6 +310,7 @@ static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
             to_next.extra = f->shared;
         }
     }
+    clb_store_layer_end(f->model->store, il);
     if (il + 1 < hp->n_layers)
         return before_attention(&to_next, &f->model->layers[il + 1], err);
     run_between(&to_next);

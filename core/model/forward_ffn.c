@@ -151,7 +151,7 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, c
     if (f->options.adjust_route)
         f->options.adjust_route(f->options.adjust_route_ctx, moe, f->n_rows, f->router_probs, f->ids, f->gates);
     const uint32_t n_union = bucket(f);
-    const struct colibri_route route = {
+    struct colibri_route route = {
         .struct_size = sizeof route,
         .layer = moe,
         .n_rows = f->n_rows,
@@ -161,7 +161,10 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, c
         .n_union = n_union,
         .union_ids = f->union_ids,
         .union_rows = f->union_rows,
+        .row_sequence = f->row_sequence,
     };
+    const float *ahead[2];
+    CLB_TRY(clb_forward_ahead(f, &route, ahead, err));
     if (f->options.on_route)
         f->options.on_route(f->options.on_route_ctx, &route);
     clb_compute_phase(&f->compute, CLB_PHASE_STORE);

@@ -25,6 +25,7 @@ struct clb_forward {
     size_t row_scratch_floats;
 
     /* MoE: a pair is (row, rank); pair = row * top_k + rank */
+    uint32_t *row_sequence;                         /* [max_rows]: span of a row */
     float *router_probs;                            /* [max_rows][n_experts] */
     uint32_t *ids;                                  /* [max_rows][top_k] */
     float *gates;                                   /* [max_rows][top_k] */
@@ -44,6 +45,13 @@ struct clb_forward {
     clb_acts acts_pairs; /* inputs of the down projections, row = place */
 
     clb_acts acts_h, acts_att, acts_ff;
+
+    /* For predictors: the routers of later layers asked ahead (ahead.c). */
+    uint32_t n_ahead; /* 0: nobody wants that */
+    float *ahead_h;   /* [CLB_AHEAD_ROWS][n_embd] */
+    float *ahead_logits; /* [n_ahead][CLB_AHEAD_ROWS][n_experts] */
+    clb_acts acts_ahead;
+    uint32_t *moe_layers; /* [n_moe_layers]: the layer's number in the model */
 
     struct clb_attention *attention;
 
@@ -69,6 +77,11 @@ void clb_attention_run(clb_forward *f, uint32_t il);
 int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, float *out, clb_error *err);
 /* *mix: `out` was not written; the caller takes each row from clb_forward_mix_row. */
 int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, clb_error *err);
+/* The routers of the next layers, applied to the present state of the rows: what those layers will probably choose. Sets
+ * route->n_ahead and ahead_logits (`where`: [2]); nothing if there are more than CLB_AHEAD_ROWS rows. */
+#define CLB_AHEAD_ROWS 16u
+int clb_forward_ahead_create(clb_forward *f, clb_error *err);
+int clb_forward_ahead(clb_forward *f, struct colibri_route *route, const float **where, clb_error *err);
 /* The weighted sum over a row's experts, in router-rank order whatever the order of arrival. */
 void clb_forward_mix_row(const clb_forward *f, uint32_t row, float *out);
 

@@ -4,7 +4,8 @@
 #include "model/model.h"
 
 /* Calls fn for every resident matrix / vector of the model, in file-independent order. */
-typedef int (*weight_fn)(void *ctx, clb_weight *w);
+#define NO_LAYER UINT32_MAX
+typedef int (*weight_fn)(void *ctx, uint32_t layer, clb_weight *w); /* layer: NO_LAYER for those of the model */
 typedef int (*vector_fn)(void *ctx, clb_vector *v);
 
 static int visit(clb_model *model, weight_fn on_weight, vector_fn on_vector, void *ctx)
@@ -13,7 +14,7 @@ static int visit(clb_model *model, weight_fn on_weight, vector_fn on_vector, voi
     clb_vector *const top_vectors[] = {&model->output_norm, &model->rope_factors};
     for (size_t i = 0; i < sizeof tops / sizeof *tops; i++)
         if (tops[i]->tensor)
-            CLB_TRY(on_weight(ctx, tops[i]));
+            CLB_TRY(on_weight(ctx, NO_LAYER, tops[i]));
     for (size_t i = 0; i < sizeof top_vectors / sizeof *top_vectors; i++)
         if (top_vectors[i]->tensor)
             CLB_TRY(on_vector(ctx, top_vectors[i]));
@@ -24,7 +25,7 @@ static int visit(clb_model *model, weight_fn on_weight, vector_fn on_vector, voi
                                        &l->k_bias,    &l->v_bias, &l->o_bias, &l->router_select_bias};
         for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
             if (weights[i]->tensor)
-                CLB_TRY(on_weight(ctx, weights[i]));
+                CLB_TRY(on_weight(ctx, il, weights[i]));
         for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
             if (vectors[i]->tensor)
                 CLB_TRY(on_vector(ctx, vectors[i]));
@@ -40,8 +41,9 @@ static void size_work(clb_model_sizes *s, const clb_matrix *m)
         s->kernel_scratch = m->scratch_bytes;
 }
 
-static int size_weight(void *ctx, clb_weight *w)
+static int size_weight(void *ctx, uint32_t layer, clb_weight *w)
 {
+    (void)layer;
     clb_model_sizes *s = ctx;
     s->dense_bytes += w->m.bytes;
     size_work(s, &w->m);
@@ -74,12 +76,15 @@ clb_model_sizes clb_model_get_sizes(const clb_model *model)
 
 struct load_ctx {
     clb_store *store;
+    uint32_t n_layers, n_streamed;
     clb_error *err;
 };
 
-static int load_weight(void *ctx, clb_weight *w)
+static int load_weight(void *ctx, uint32_t layer, clb_weight *w)
 {
     const struct load_ctx *c = ctx;
+    if (layer != NO_LAYER && clb_model_streams(layer, c->n_layers, c->n_streamed))
+        return clb_store_stream_matrix(c->store, layer, w->tensor, w->offset, &w->m, c->err);
     return clb_store_load_matrix(c->store, w->tensor, w->offset, &w->m, c->err);
 }
 
@@ -101,10 +106,14 @@ int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_
         .mlock = options->mlock,
         .drop_cache = options->drop_cache,
         .verify = options->verify,
+        .io = options->io,
+        .direct = options->direct,
+        .mirror_dirs = options->mirror_dirs,
+        .n_mirror_dirs = options->n_mirror_dirs,
         .expected_bytes = sizes.embedding_bytes + sizes.dense_bytes + (options->preload ? sizes.expert_bytes : 0),
     };
     CLB_TRY(clb_store_create(&store_options, &model->store, err));
-    struct load_ctx ctx = {model->store, err};
+    struct load_ctx ctx = {model->store, model->hp.n_layers, options->n_streamed_layers, err};
     CLB_TRY(visit(model, load_weight, load_vector, &ctx));
     if (model->n_moe_layers) {
         const clb_expert_pool pool = {
@@ -115,12 +124,17 @@ int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_
             .class_slots = options->class_slots,
             .policy = options->policy,
             .params = options->policy_params,
+            .layer_pools = options->layer_pools,
+            .predictor = options->predictor,
+            .predictor_params = options->predictor_params,
+            .prefetch_depth = options->prefetch_depth,
             .seed = options->seed,
             .preload = options->preload,
         };
         CLB_TRY(clb_store_open_experts(model->store, &pool, err));
     }
     CLB_TRY(clb_store_load(model->store, err)); /* what no preloading took along */
+    CLB_TRY(clb_store_open_layers(model->store, options->n_stream_slots, err));
     clb_progress(options->log, "loading weights", store_options.expected_bytes, store_options.expected_bytes);
     return COLIBRI_OK;
 }

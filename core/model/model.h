@@ -71,12 +71,28 @@ typedef struct clb_model_load_options {
     bool mlock;
     const struct colibri_expert_policy *policy; /* MoE models only */
     const double *policy_params;
+    const struct colibri_predictor *predictor; /* NULL: none */
+    const double *predictor_params;
+    uint32_t prefetch_depth;
+    bool layer_pools;
+    enum clb_io_engine io;
+    enum clb_io_direct direct;
+    const char *const *mirror_dirs; /* [n_mirror_dirs] */
+    size_t n_mirror_dirs;
+    uint32_t n_streamed_layers; /* layers whose dense matrices are streamed, see clb_model_streams */
+    uint32_t n_stream_slots;
     uint64_t seed;
     const uint32_t *class_slots; /* NULL: room for all */
     bool preload;
     bool drop_cache; /* take what was loaded out of the page cache */
     enum clb_store_verify verify;
 } clb_model_load_options;
+
+/* Whether the dense matrices of a layer are streamed if those of n_streamed layers are. */
+static inline bool clb_model_streams(uint32_t layer, uint32_t n_layers, uint32_t n_streamed)
+{
+    return layer + n_streamed >= n_layers;
+}
 
 int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_error *err);
 void clb_model_free(clb_model *model);

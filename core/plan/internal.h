@@ -23,7 +23,8 @@ typedef struct clb_slot_classes {
     uint32_t *members; /* experts per class */
     uint32_t *step;    /* slots come in multiples of this: 1, or with layer pools the class's layers */
     uint32_t *least;   /* fewest slots that a visit can do with in one go: top-k per pool */
-    uint64_t *slot_bytes;
+    uint64_t *slot_bytes; /* if all experts have a slot */
+    uint64_t *slack;      /* in addition if not: clb_store_stream_slack */
     uint32_t n_mapped; /* experts that need no slot */
     uint64_t mapped_bytes;
 } clb_slot_classes;

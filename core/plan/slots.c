@@ -30,10 +30,13 @@ int clb_slot_classes_make(const clb_plan_input *in, clb_slot_classes *c, clb_err
     c->step = calloc(n_layers, sizeof *c->step);
     c->least = calloc(n_layers, sizeof *c->least);
     c->slot_bytes = calloc(n_layers, sizeof *c->slot_bytes);
+    c->slack = calloc(n_layers, sizeof *c->slack);
     int rc = COLIBRI_OK;
-    if (!class_of || !layers || !c->members || !c->step || !c->least || !c->slot_bytes)
+    if (!class_of || !layers || !c->members || !c->step || !c->least || !c->slot_bytes || !c->slack)
         CLB_GO(CLB_NOMEM(err, "planning"));
     c->n = clb_store_classes(model->expert_layers, n_layers, class_of, c->slot_bytes);
+    for (uint32_t l = 0; l < n_layers; l++)
+        c->slack[class_of[l]] = clb_store_stream_slack(&model->expert_layers[l]);
     for (uint32_t l = 0; l < n_layers; l++)
         if (in->mapped && layer_in_place(&model->expert_layers[l])) {
             c->n_mapped += n_experts;
@@ -61,21 +64,28 @@ void clb_slot_classes_free(clb_slot_classes *c)
     free(c->step);
     free(c->least);
     free(c->slot_bytes);
+    free(c->slack);
     *c = (clb_slot_classes){0};
 }
 
 uint64_t clb_slot_classes_bytes(const clb_slot_classes *c, const uint32_t *slots)
 {
+    bool all = true;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < c->n; i++)
-        sum = clb_sat_add(sum, clb_sat_mul(slots[i], c->slot_bytes[i]));
+        all = all && slots[i] == c->members[i];
+    for (uint32_t i = 0; i < c->n; i++)
+        sum = clb_sat_add(sum, clb_sat_mul(slots[i], c->slot_bytes[i] + (all ? 0 : c->slack[i])));
     return sum;
 }
 
 bool clb_slots_fit(const clb_slot_classes *c, uint64_t room, uint32_t *slots)
 {
-    const uint64_t all = clb_slot_classes_bytes(c, c->members);
-    const double share = all && room < all ? (double)room / (double)all : 1.0;
+    const uint64_t resident = clb_slot_classes_bytes(c, c->members);
+    uint64_t streamed = 0;
+    for (uint32_t i = 0; i < c->n; i++)
+        streamed = clb_sat_add(streamed, clb_sat_mul(c->members[i], c->slot_bytes[i] + c->slack[i]));
+    const double share = resident && room < resident ? (double)room / (double)streamed : 1.0;
     for (uint32_t i = 0; i < c->n; i++) {
         slots[i] = (uint32_t)(share * c->members[i] / c->step[i]) * c->step[i];
         slots[i] = slots[i] < c->least[i] ? c->least[i] : slots[i];
@@ -86,12 +96,15 @@ bool clb_slots_fit(const clb_slot_classes *c, uint64_t room, uint32_t *slots)
             slots[i] -= c->step[i];
             used = clb_slot_classes_bytes(c, slots);
         }
-    for (uint32_t i = 0; i < c->n; i++) { /* what rounding down left */
-        const uint64_t more = clb_sat_mul(c->step[i], c->slot_bytes[i]);
-        if (used <= room && slots[i] < c->members[i] && more <= room - used) {
-            slots[i] += c->step[i];
-            used += more;
-        }
+    for (uint32_t i = 0; i < c->n && used <= room; i++) { /* what rounding down left */
+        if (slots[i] == c->members[i])
+            continue;
+        slots[i] += c->step[i];
+        const uint64_t more = clb_slot_classes_bytes(c, slots);
+        if (more <= room)
+            used = more;
+        else
+            slots[i] -= c->step[i];
     }
     return used <= room;
 }

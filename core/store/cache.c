@@ -354,11 +354,10 @@ void clb_cache_arrived(clb_cache *c, uint32_t slot)
         pool_of_layer(c, s->layer)->n_busy--;
 }
 
-void clb_cache_failed(clb_cache *c, uint32_t slot)
+void clb_cache_drop(clb_cache *c, uint32_t slot)
 {
     clb_cache_slot *s = &c->slots[slot];
     struct clb_cache_pool *p = pool_of_layer(c, s->layer);
-    assert(s->state == CLB_SLOT_LOADING);
     s->pins = 0;
     if (s->transit) {
         unmap(c, s);
@@ -368,6 +367,12 @@ void clb_cache_failed(clb_cache *c, uint32_t slot)
     p->n_busy--;
     evict(p, slot);
     p->free_slots[p->n_free++] = slot;
+}
+
+void clb_cache_failed(clb_cache *c, uint32_t slot)
+{
+    assert(c->slots[slot].state == CLB_SLOT_LOADING);
+    clb_cache_drop(c, slot);
 }
 
 void clb_cache_unpin(clb_cache *c, uint32_t slot)

@@ -8,7 +8,7 @@
  *   waves, until the union is done:
  *     clb_cache_find, clb_cache_pin         what is there or on its way
  *     clb_cache_place                       a slot for each missing expert, as long as there are any
- *     clb_cache_access                      what was found, in union order
+ *     clb_cache_access                      what was found: those that were there, then the missing ones
  *     clb_cache_unpin                       when it was multiplied
  * A wave is decided before its first expert is used and finished before the next one is decided, so decisions do not
  * depend on the order in which reads complete. [engine-thread] */
@@ -110,7 +110,10 @@ uint32_t clb_cache_place(clb_cache *cache, uint32_t layer, uint32_t expert, enum
 void clb_cache_arrived(clb_cache *cache, uint32_t slot);
 /* They never will be (a failed read, a cancelled prefetch): the slot is free again, also of the pin that place gave. */
 void clb_cache_failed(clb_cache *cache, uint32_t slot);
-/* What a wave found, in union order, layers of the model: for the policy. */
+/* A pinned RESIDENT slot turned out to be useless (a wrong checksum): the expert is not there, and nobody has it. */
+void clb_cache_drop(clb_cache *cache, uint32_t slot);
+/* What a wave found, for the policy: first the experts that were there (or late), in union order, then the others, in
+ * union order. Layers are the model's. */
 void clb_cache_access(clb_cache *cache, const struct colibri_access *access, uint32_t n);
 /* A bypassed expert is gone after that. */
 void clb_cache_unpin(clb_cache *cache, uint32_t slot);

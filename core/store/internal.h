@@ -2,56 +2,76 @@
 #ifndef CLB_STORE_INTERNAL_H
 #define CLB_STORE_INTERNAL_H
 
+#include <stdatomic.h>
+
+#include "store/cache.h"
 #include "store/store.h"
 
-#define CLB_NO_SLOT    UINT32_MAX
 #define CLB_STORE_PAGE 4096u
 
-typedef struct clb_slot {
-    uint32_t layer, expert; /* valid if resident */
-    uint32_t pins;
-    uint32_t uses;     /* since insertion */
-    uint64_t last_use; /* access clock, for the LRU fallback */
-    bool resident;
-    bool preloaded;
-    bool bypass; /* the policy did not admit it: emptied at release */
-    uint8_t *data;
-} clb_slot;
+/* An expert on its way into a slot. */
+typedef struct clb_fetch {
+    uint8_t left;      /* reads not complete */
+    uint8_t arrived;   /* bit p: the bytes of part p are there, but not yet converted */
+    bool failed;
+    bool cancelled;    /* a guess that is being called off */
+    clb_error *err;    /* of the first failed read, owned; NULL: none */
+} clb_fetch;
 
-/* Slots of one size. */
-typedef struct clb_slot_class {
-    uint64_t slot_bytes;
-    uint32_t first, n; /* range in clb_experts.slots */
-    uint32_t n_free;
-} clb_slot_class;
+/* One expert of the wave that is being handed out. */
+typedef struct clb_wave_entry {
+    uint32_t expert, slot; /* slot: CLB_NO_SLOT if mapped */
+    uint32_t result;       /* enum colibri_access_result */
+    uint32_t rows;
+    float gate_sum;
+    bool leased;
+    bool touched; /* its bytes were being converted */
+    uint64_t wait_ns;
+} clb_wave_entry;
 
-typedef struct clb_policy_host {
-    const struct colibri_expert_policy *policy;
+/* A guess that was acted on, until its layer is routed. */
+typedef struct clb_guess {
+    uint32_t layer, expert, rank;
+} clb_guess;
+
+#define CLB_GUESS_RANKS 32u
+#define CLB_MOST_GUESSES 512u
+
+/* Host of the predictor (guess.c). */
+typedef struct clb_guesses {
+    const struct colibri_predictor *predictor;
     void *self;
-    struct colibri_policy_config config;
-    uint64_t *expert_bytes;
-    struct colibri_expert_ref *candidates; /* [most slots of a class] */
-    uint32_t *candidate_slots;
-    uint64_t bad_answers, ns;
-    bool reported;
-} clb_policy_host;
+    uint32_t depth, n_rows;
+    struct colibri_prediction found[CLB_MOST_GUESSES];
+    clb_guess open[CLB_MOST_GUESSES];
+    uint32_t n_open;
+    double worth[CLB_GUESS_RANKS]; /* share of guesses of this rank that were used, of late */
+    uint32_t held_back[CLB_GUESS_RANKS];
+    uint64_t last_route, route_ns; /* time between routes, averaged */
+} clb_guesses;
 
 typedef struct clb_experts {
     const clb_expert_layer *layers;
     uint32_t n_layers, n_experts, top_k;
     uint32_t n_classes;
     uint32_t *class_of; /* [n_layers] */
-    clb_slot_class *classes;
-    clb_slot *slots;
-    uint32_t n_slots;
-    uint32_t *slot_of;      /* [n_layers * n_experts] */
-    uint8_t *needed;        /* [n_experts]: of the routed layer, not acquired yet in this step */
+    clb_cache *cache;
+    bool streamed; /* not all experts have a slot */
+    struct clb_slot_place {
+        uint64_t slot_bytes, arena_at; /* of the pool's first slot */
+        uint32_t first;
+    } * places;             /* [pools] */
+    uint64_t *part_at;      /* [n_layers][CLB_PARTS]: where a part begins in a slot */
     const uint8_t **mapped; /* [n_layers][CLB_PARTS]: base in the mapping if the layer needs no slots, else NULL */
     uint8_t *arena;
     uint64_t arena_bytes;
-    uint64_t clock;
+    clb_fetch *fetches; /* [n_slots] */
+    uint8_t *verified;  /* [n_layers * n_experts]: checksum compared */
+    uint32_t wave_layer, n_wave, n_leased;
+    clb_wave_entry *wave, *missing; /* [n_experts] */
+    uint64_t wave_began;
     struct colibri_access *accesses; /* [n_experts] scratch */
-    clb_policy_host host;
+    clb_guesses *guesses;            /* NULL: no predictor */
 } clb_experts;
 
 /* How the bytes of a read become what lies in memory. */
@@ -76,6 +96,18 @@ typedef struct clb_read {
     bool verify; /* chunks consist of whole blocks with a checksum */
 } clb_read;
 
+/* A matrix whose bytes have arrived in `base`, `lead` bytes too far up, in file layout. */
+typedef struct clb_arrival {
+    const clb_matrix *m; /* NULL: a packed block, to be verified only */
+    uint8_t *base;
+    uint64_t lead;
+    bool plain; /* in the layout that is multiplied */
+    /* of a packed block */
+    const clb_gguf_tensor *tensor;
+    uint64_t expert, bytes;
+    uint8_t *verified;
+} clb_arrival;
+
 struct clb_store {
     clb_store_options options;
     struct region {
@@ -92,6 +124,11 @@ struct clb_store {
     uint8_t **staging; /* [n_workers] */
     size_t staging_bytes;
     clb_experts *experts;
+    struct clb_layers *layers; /* streamed ones; NULL: none */
+    clb_io *io;                /* NULL: nothing is read while computing */
+    bool in_memory;            /* the model is not in a file: reads are copies, done at once */
+    clb_arrival *arrivals;     /* to be converted */
+    size_t n_arrivals, cap_arrivals;
     uint64_t step;
     clb_store_stats stats;
 };
@@ -110,13 +147,63 @@ int clb_store_queue(clb_store *store, const clb_read *read, clb_error *err);
 /* Pointer into the mapping, or NULL (read mode, or not aligned for direct use). */
 const uint8_t *clb_store_mapped(const clb_store *store, const clb_gguf_tensor *t, uint64_t offset, size_t align);
 
-void clb_experts_destroy(clb_store *store);
+/* ---- reading while computing (fetch.c) ---- */
 
-/* Policy host. Slot indexes are the store's. */
-int clb_policy_open(clb_store *store, const clb_expert_pool *pool, clb_error *err);
-void clb_policy_close(clb_policy_host *host);
-/* The slot of class c to empty for (layer, expert): resident, not pinned, not needed in this step; CLB_NO_SLOT if there
- * is none. */
-uint32_t clb_policy_victim(clb_store *store, uint32_t class_index, uint32_t routed_layer);
+/* Tags of reads: an expert's are slot * 4 + part, those of streamed layers begin here. */
+#define CLB_TAG_LAYERS 0x40000000u
+
+/* Opens store->io once. `direct_fits`: slots have room for direct reads. */
+int clb_store_open_io(clb_store *store, bool direct_fits, clb_error *err);
+/* Bytes that `bytes` need in a slot if they are read directly at any alignment. */
+static inline uint64_t clb_store_direct_room(uint64_t bytes)
+{
+    return ((bytes + 2 * CLB_STORE_PAGE - 1) / CLB_STORE_PAGE) * CLB_STORE_PAGE;
+}
+/* Reads the whole of m, from `offset` of tensor t, to dst. */
+int clb_store_submit_matrix(clb_store *store, const clb_matrix *m, const clb_gguf_tensor *t, uint64_t offset, void *dst,
+                            uint32_t tag, enum clb_io_priority priority, clb_error *err);
+/* Collects what has arrived; waits for something if `wait` and anything is under way. */
+int clb_store_collect(clb_store *store, bool wait, clb_error *err);
+int clb_store_add_arrival(clb_store *store, const clb_arrival *a, clb_error *err);
+/* Brings all queued arrivals into the form that is multiplied, with all workers; the first failed checksum is the
+ * error. */
+int clb_store_convert(clb_store *store, clb_error *err);
+
+/* Compares the checksum of a packed block; a difference is the error of whoever finds it first. [any-thread] */
+void clb_store_verify(clb_store *store, const clb_arrival *a, atomic_bool *failed, clb_error *err);
+
+/* Of a packed file: the tensor that tells where the layer's blocks are, each of which holds all parts of an expert; NULL
+ * if parts are read one by one. */
+const clb_gguf_tensor *clb_expert_block(const clb_expert_layer *l);
+/* Starts reading an expert into its slot. */
+int clb_expert_fetch(clb_store *store, uint32_t slot, enum clb_io_priority priority, clb_error *err);
+void clb_expert_promote(clb_store *store, uint32_t slot);
+/* A read of an expert has completed. */
+void clb_expert_done(clb_store *store, uint32_t tag, int status);
+/* Queues what has arrived of a slot for conversion. */
+int clb_expert_convert(clb_store *store, uint32_t slot, clb_error *err);
+uint8_t *clb_expert_data(const clb_experts *x, uint32_t slot);
+void clb_expert_reads(const clb_expert_layer *l, uint32_t expert, uint8_t *dst, const uint64_t *part_at,
+                      clb_read out[CLB_PARTS], uint32_t *n);
+/* Ends a wave that was not handed out to the end. */
+void clb_wave_abandon(clb_store *store);
+
+/* ---- predictor (guess.c) ---- */
+
+int clb_guesses_open(clb_store *store, const clb_expert_pool *pool, clb_error *err);
+void clb_guesses_close(clb_store *store);
+void clb_guesses_step(clb_store *store, const struct colibri_step *step);
+/* What became of the guesses about this layer. */
+void clb_guesses_judge(clb_store *store, const struct colibri_route *route);
+/* After the demand reads of a layer are under way: reads ahead what is worth it. */
+int clb_guesses_act(clb_store *store, uint32_t layer, clb_error *err);
+void clb_guesses_forget(clb_store *store);
+
+/* ---- streamed layers (layers.c) ---- */
+
+void clb_layers_done(clb_store *store, uint32_t tag, int status);
+void clb_layers_destroy(clb_store *store);
+
+void clb_experts_destroy(clb_store *store);
 
 #endif

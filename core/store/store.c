@@ -106,7 +106,10 @@ void clb_store_destroy(clb_store *store)
 {
     if (!store)
         return;
+    clb_io_close(store->io); /* first: the drive may still write into slots */
     clb_experts_destroy(store);
+    clb_layers_destroy(store);
+    free(store->arrivals);
     for (size_t i = 0; i < store->n_regions; i++)
         munmap(store->regions[i].p, store->regions[i].n);
     free(store->regions);
@@ -150,21 +153,41 @@ int clb_store_reserve_staging(clb_store *store, size_t bytes, clb_error *err)
 void clb_store_get_stats(const clb_store *store, clb_store_stats *out)
 {
     *out = store->stats;
+    if (store->io) {
+        out->reads_ahead = true;
+        clb_io_get_stats(store->io, &out->io);
+    }
     const clb_experts *x = store->experts;
     if (!x)
         return;
-    out->n_slots = x->n_slots;
+    const clb_cache_stats *c = &x->cache->stats;
+    out->n_slots = x->cache->n_slots;
     out->n_experts = x->n_layers * x->n_experts;
     out->slot_bytes = x->arena_bytes;
-    out->bad_answers = x->host.bad_answers;
-    out->policy_ns = x->host.ns;
-    out->policy = x->host.policy->name;
+    out->hits = c->hits;
+    out->misses = c->misses;
+    out->late = c->late;
+    out->evictions = c->evictions;
+    out->bypassed = c->bypassed;
+    out->bad_answers = c->bad_answers;
+    out->policy_ns = c->policy_ns;
+    out->policy = x->cache->options.policy->name;
+    out->predictor = x->guesses ? x->guesses->predictor->name : NULL;
 }
 
 void clb_store_reset_stats(clb_store *store)
 {
-    clb_store_stats *s = &store->stats;
-    s->hits = s->misses = s->evictions = s->expert_bytes_read = s->read_ns = s->pack_ns = 0;
+    const clb_store_stats old = store->stats;
+    store->stats = (clb_store_stats){
+        .resident_bytes = old.resident_bytes,
+        .load_bytes = old.load_bytes,
+        .load_ns = old.load_ns,
+        .load_read_ns = old.load_read_ns,
+        .load_pack_ns = old.load_pack_ns,
+        .layer_slot_bytes = old.layer_slot_bytes,
+    };
+    if (store->io)
+        clb_io_reset_stats(store->io);
     if (store->experts)
-        store->experts->host.bad_answers = store->experts->host.ns = 0;
+        clb_cache_reset_stats(store->experts->cache);
 }

@@ -7,11 +7,14 @@
  *
  * Use of a MoE layer in one step:
  *   clb_store_route(...)                        tells the policy the routing and the union of experts
- *   while experts remain: clb_store_acquire     leases as many of them as are ready or fit, resident ones first
- *                         ... compute ...
+ *   while experts remain: clb_store_acquire     leases as many of them as are ready, resident ones first
+ *                         ... compute, while missing ones are read ...
  *                         clb_store_release
- * This version reads missing experts synchronously inside acquire; leases come back in the order in which blocks are
- * ready, and callers must not depend on any order.
+ * Leases come back in the order in which experts are ready, and callers must not depend on any order. Which expert gets
+ * which slot is decided in waves (cache.h) and does not depend on that order.
+ *
+ * Dense layers that do not fit are *streamed*: their matrices share a few slots and are read ahead in the order of the
+ * layers, round and round (clb_store_layer_begin, _end).
  *
  * All functions are [engine-thread]; leased memory may be read by any thread. */
 #ifndef CLB_STORE_STORE_H
@@ -24,8 +27,10 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "colibri/expert_policy.h"
+#include "colibri/predictor.h"
 #include "gguf/gguf.h"
 #include "plugin/registry.h"
+#include "store/io.h"
 #include "store/matrix.h"
 
 typedef struct clb_store clb_store;
@@ -65,6 +70,10 @@ typedef struct clb_store_options {
     bool mlock;
     uint64_t expected_bytes; /* of all loads, for progress */
     bool drop_cache;         /* take what was loaded out of the page cache: memory has no room for both copies */
+    enum clb_io_engine io;   /* of experts and streamed layers */
+    enum clb_io_direct direct;
+    const char *const *mirror_dirs; /* [n_mirror_dirs] folders with copies of the model's files; borrowed */
+    size_t n_mirror_dirs;
     enum clb_store_verify verify;
 } clb_store_options;
 
@@ -87,15 +96,22 @@ typedef struct clb_expert_pool {
     const clb_expert_layer *layers; /* [n_layers], borrowed */
     uint32_t n_layers, n_experts, top_k;
     const uint32_t *class_slots; /* slots per class, see clb_store_classes; NULL: room for all experts */
+    bool layer_pools;            /* each layer has slots of its own: an equal part of its class's */
     const struct colibri_expert_policy *policy;
     const double *params;
+    const struct colibri_predictor *predictor; /* NULL: none */
+    const double *predictor_params;
+    uint32_t prefetch_depth; /* layers that guesses are followed ahead */
     uint64_t seed;
     bool preload; /* read all experts now (only if all have a slot) */
 } clb_expert_pool;
 
 /* Size classes of expert layers: class of each layer into class_of[n_layers], slot bytes of each class into
- * slot_bytes[n_layers] (at most that many); returns the number of classes. */
+ * slot_bytes[n_layers] (at most that many); returns the number of classes. The bytes are those of slots that are filled
+ * once, by preload. */
 uint32_t clb_store_classes(const clb_expert_layer *layers, uint32_t n_layers, uint32_t *class_of, uint64_t *slot_bytes);
+/* What a slot takes in addition if not all experts fit: room for the alignment of direct reads. */
+uint64_t clb_store_stream_slack(const clb_expert_layer *layer);
 
 /* Once, before clb_store_load or after. With `preload` it loads what is queued, too, in the same pass over the file.
  * NOMEM if the slots cannot be had; errors of the policy: PLUGIN. */
@@ -116,17 +132,43 @@ int clb_store_acquire(clb_store *store, uint32_t layer, const uint32_t *ids, con
                       const float *gate_sums, uint32_t n, clb_lease *out, uint32_t *n_out, clb_error *err);
 void clb_store_release(clb_store *store, uint32_t layer, const clb_lease *leases, uint32_t n);
 
+/* Router layers ahead that the predictor wants in clb_store_route's ahead_logits; 0 without one. */
+uint32_t clb_store_ahead(const clb_store *store);
+
+/* ---- streamed dense layers ---- */
+
+/* A matrix of streamed layer `layer`; before clb_store_open_layers. m->data is set between layer_begin and layer_end. */
+int clb_store_stream_matrix(clb_store *store, uint32_t layer, const clb_gguf_tensor *t, uint64_t offset, clb_matrix *m,
+                            clb_error *err);
+/* n_slots slots, each as large as the largest streamed layer; reading starts at once. */
+int clb_store_open_layers(clb_store *store, uint32_t n_slots, clb_error *err);
+/* Bytes of the slot that a layer of these matrices wants. */
+uint64_t clb_store_layer_room(const clb_matrix *const *matrices, uint32_t n);
+/* Around each layer of a pass, in ascending order; nothing for layers that are not streamed. begin waits until the layer
+ * is there. */
+int clb_store_layer_begin(clb_store *store, uint32_t layer, clb_error *err);
+void clb_store_layer_end(clb_store *store, uint32_t layer);
+
 typedef struct clb_store_stats {
     uint64_t resident_bytes;     /* matrices and vectors outside slots */
     uint64_t slot_bytes;         /* all slots */
     uint32_t n_slots, n_experts; /* in total */
-    uint64_t hits, misses, evictions, bad_answers;
+    uint64_t hits, misses, late, evictions, bad_answers; /* late: asked for while a prefetch was bringing it */
+    uint64_t bypassed;
     uint64_t load_bytes;        /* read while loading */
     uint64_t expert_bytes_read; /* read by acquire */
     uint64_t read_ns, pack_ns, policy_ns;
     const char *policy;
     uint64_t load_ns;                    /* of clb_store_load, by the clock */
     uint64_t load_read_ns, load_pack_ns; /* of all threads together, inside it */
+    uint64_t stall_ns;                   /* waiting for reads with nothing to compute */
+    const char *predictor;               /* NULL: none */
+    uint64_t guesses, guess_bytes;       /* experts read ahead */
+    uint64_t guess_useful, guess_late, guess_wasted, guess_cancelled;
+    uint64_t guess_held_back;            /* not read since their like had not been worth it */
+    uint64_t streamed_layers, layer_bytes_read, layer_slot_bytes;
+    bool reads_ahead;                    /* io is valid: something is read while computing */
+    clb_io_stats io;
 } clb_store_stats;
 void clb_store_get_stats(const clb_store *store, clb_store_stats *out);
 /* Counters to zero, contents unchanged. */

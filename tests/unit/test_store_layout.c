@@ -163,7 +163,15 @@ static void check_leases(test_rig *rig, const clb_gguf *stacked, bool mapped)
     const float gate = 1.0f;
     for (uint32_t layer = 0; layer < rig->model->n_moe_layers; layer++)
         for (uint32_t e = 0; e < rig->model->hp.n_experts; e++) {
-            const struct colibri_route route = {sizeof route, layer, 1, 1, &e, &gate, NULL, 1, &e, &one};
+            const struct colibri_route route = {.struct_size = sizeof route,
+                                                .layer = layer,
+                                                .n_rows = 1,
+                                                .top_k = 1,
+                                                .ids = &e,
+                                                .gates = &gate,
+                                                .n_union = 1,
+                                                .union_ids = &e,
+                                                .union_rows = &one};
             clb_lease lease;
             uint32_t got;
             clb_store_step(store, COLIBRI_PHASE_DECODE, 1, 1);

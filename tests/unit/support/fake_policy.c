@@ -224,8 +224,7 @@ void fake_policy_init(fake_policy *fake, enum fake_answer answer)
         .on_access = fake_access,
         .on_insert = fake_insert,
         .on_evict = fake_evict,
-        .admit = fake_admit,
-    };
+        };
     if (answer >= FAKE_SCORE)
         fake->table.score = fake_score;
     else
@@ -238,4 +237,10 @@ void fake_policy_free(fake_policy *fake)
     free(fake->experts);
     fake->experts = NULL;
     current = NULL;
+}
+
+void fake_policy_admits(fake_policy *fake, int every)
+{
+    fake->admit_every = every;
+    fake->table.admit = every ? fake_admit : NULL;
 }

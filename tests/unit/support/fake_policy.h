@@ -46,6 +46,8 @@ typedef struct fake_policy {
 
 /* Fills the table. The policy's `self` is the fake itself, so that tests see what happened. */
 void fake_policy_init(fake_policy *fake, enum fake_answer answer);
+/* Gives it an admit(): see admit_every. A host sets slots aside for policies that have one. */
+void fake_policy_admits(fake_policy *fake, int every);
 void fake_policy_free(fake_policy *fake);
 /* True if the answer is one that the host must count as bad. */
 bool fake_policy_lies(enum fake_answer answer);

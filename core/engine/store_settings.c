@@ -1,0 +1,91 @@
+#include "engine/store_settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is(const clb_config *config, enum clb_setting id, const char *value)
+{
+    return strcmp(clb_config_str(config, id), value) == 0;
+}
+
+static int read_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
+                       uint32_t n, double **out, clb_error *err)
+{
+    *out = calloc(n ? n : 1, sizeof **out);
+    if (!*out)
+        return CLB_NOMEM(err, "parameters");
+    return clb_config_params(config, kind, name, params, n, *out, err);
+}
+
+/* A policy in a settings file is meant for the models that have experts; one on the command line is meant for this. */
+static int refuse_for_dense(const clb_config *config, clb_error *err)
+{
+    static const struct {
+        enum clb_setting id;
+        const char *flag;
+    } only_experts[] = {{CLB_SET_store_expert_policy, "--expert-policy"},
+                        {CLB_SET_store_predictor, "--predictor"},
+                        {CLB_SET_store_expert_pool, "--expert-pool"},
+                        {CLB_SET_store_expert_profile, "--expert-profile"}};
+    for (size_t i = 0; i < sizeof only_experts / sizeof *only_experts; i++)
+        if (strncmp(clb_config_origin(config, only_experts[i].id), "--", 2) == 0)
+            return clb_fail(err, COLIBRI_E_USAGE, "%s does not apply: the model has no experts", only_experts[i].flag);
+    return COLIBRI_OK;
+}
+
+static int read_experts(const clb_config *config, clb_registry *reg, clb_store_settings *owned,
+                        clb_model_load_options *out, clb_error *err)
+{
+    out->layer_pools = is(config, CLB_SET_store_expert_pool, "layer");
+    out->policy = clb_registry_expert_policy(reg, clb_config_str(config, CLB_SET_store_expert_policy), err);
+    if (!out->policy)
+        return err->code;
+    if (out->policy->flags & COLIBRI_POLICY_ORACLE)
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "expert policy %s needs to know the future: it is for `colibri simulate`, not for running",
+                        out->policy->name);
+    CLB_TRY(read_params(config, "expert-policy", out->policy->name, out->policy->params, out->policy->n_params,
+                        &owned->policy_params, err));
+    out->policy_params = owned->policy_params;
+    const char *predictor = clb_config_str(config, CLB_SET_store_predictor);
+    if (strcmp(predictor, "none") == 0)
+        return COLIBRI_OK;
+    out->predictor = clb_registry_predictor(reg, predictor, err);
+    if (!out->predictor)
+        return err->code;
+    if (out->predictor->flags & COLIBRI_POLICY_ORACLE)
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "predictor %s needs to know the future: it is for `colibri simulate`, not for running",
+                        out->predictor->name);
+    CLB_TRY(read_params(config, "predictor", out->predictor->name, out->predictor->params, out->predictor->n_params,
+                        &owned->predictor_params, err));
+    out->predictor_params = owned->predictor_params;
+    return COLIBRI_OK;
+}
+
+int clb_store_settings_read(const clb_config *config, const clb_model *model, clb_store_settings *owned,
+                            clb_model_load_options *out, clb_error *err)
+{
+    out->mode = is(config, CLB_SET_store_mode, "mmap") ? CLB_STORE_MMAP : CLB_STORE_READ;
+    out->io = is(config, CLB_SET_store_io, "uring")   ? CLB_IO_URING
+              : is(config, CLB_SET_store_io, "pread") ? CLB_IO_PREAD
+                                                      : CLB_IO_AUTO;
+    out->direct = is(config, CLB_SET_store_direct, "on")    ? CLB_IO_DIRECT_ON
+                  : is(config, CLB_SET_store_direct, "off") ? CLB_IO_DIRECT_OFF
+                                                            : CLB_IO_DIRECT_AUTO;
+    out->verify = is(config, CLB_SET_store_verify, "never")    ? CLB_VERIFY_NEVER
+                  : is(config, CLB_SET_store_verify, "always") ? CLB_VERIFY_ALWAYS
+                                                               : CLB_VERIFY_FIRST;
+    out->n_mirror_dirs = clb_config_list(config, CLB_SET_store_mirror, &out->mirror_dirs);
+    out->prefetch_depth = (uint32_t)clb_config_u64(config, CLB_SET_store_prefetch_depth);
+    if (!model->n_moe_layers)
+        return refuse_for_dense(config, err);
+    return read_experts(config, model->registry, owned, out, err);
+}
+
+void clb_store_settings_free(clb_store_settings *owned)
+{
+    free(owned->policy_params);
+    free(owned->predictor_params);
+    *owned = (clb_store_settings){0};
+}

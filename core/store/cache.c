@@ -187,6 +187,12 @@ void clb_cache_step(clb_cache *c, const struct colibri_step *step)
     clb_cache_end(c, began);
 }
 
+static void turn_has_come(struct clb_cache_pool *p, clb_cache_slot *s)
+{
+    p->n_waiting -= s->waiting;
+    s->waiting = false;
+}
+
 void clb_cache_route(clb_cache *c, const struct colibri_route *route)
 {
     c->routed = route->layer;
@@ -196,7 +202,12 @@ void clb_cache_route(clb_cache *c, const struct colibri_route *route)
     }
     for (uint32_t i = 0; i < route->n_union; i++)
         c->needed[route->union_ids[i]] = c->visit;
-    const struct clb_cache_pool *p = pool_of_layer(c, route->layer);
+    struct clb_cache_pool *p = pool_of_layer(c, route->layer);
+    for (uint32_t e = 0; p->n_waiting && e < c->options.n_experts; e++) {
+        const uint32_t slot = clb_cache_find(c, route->layer, e);
+        if (slot != CLB_NO_SLOT)
+            turn_has_come(p, &c->slots[slot]);
+    }
     if (!p->self || !c->options.policy->on_route)
         return;
     struct colibri_route local = *route;
@@ -237,6 +248,7 @@ static void evict(struct clb_cache_pool *p, uint32_t slot)
     clb_cache_slot *s = &c->slots[slot];
     const bool unused = s->cause == COLIBRI_CAUSE_PREFETCH && s->uses == 0;
     clb_cache_heap_remove(p, slot);
+    turn_has_come(p, s);
     p->n_low -= s->low;
     s->low = false;
     unmap(c, s);
@@ -329,9 +341,11 @@ uint32_t clb_cache_place(clb_cache *c, uint32_t layer, uint32_t expert, enum col
                           .cause = (uint8_t)cause,
                           .transit = s->transit,
                           .low = admit == COLIBRI_ADMIT_LOW_PRIORITY,
+                          .waiting = prefetch,
                           .heap_at = CLB_NO_PLACE};
     c->slot_of[(size_t)layer * c->options.n_experts + expert] = slot;
     p->n_low += s->low;
+    p->n_waiting += s->waiting;
     if (prefetch)
         c->stats.prefetches++;
     else
@@ -418,6 +432,7 @@ void clb_cache_reset(clb_cache *c)
             continue;
         struct clb_cache_pool *p = pool_of_layer(c, s->layer);
         clb_cache_heap_remove(p, i);
+        turn_has_come(p, s);
         p->n_low -= s->low;
         s->low = false;
         unmap(c, s);

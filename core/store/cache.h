@@ -34,6 +34,7 @@ typedef struct clb_cache_slot {
     uint8_t cause;     /* enum colibri_cause */
     bool transit;      /* set aside for bypassed experts; never a victim */
     bool low;          /* admitted with low priority and not used since */
+    bool waiting;      /* fetched ahead; its layer's turn has not come since */
     uint32_t heap_at;  /* place in the pool's heap, if it has one */
     double heap_key;
 } clb_cache_slot;
@@ -103,8 +104,8 @@ static inline uint32_t clb_cache_find(const clb_cache *cache, uint32_t layer, ui
  * needed any more. Returns the access's result. */
 uint32_t clb_cache_take(clb_cache *cache, uint32_t slot);
 /* A slot for an expert that has none. DEMAND (routed layer; counts a miss): pinned, in state LOADING, not needed any more.
- * PREFETCH: LOADING, not pinned; never evicts what is still to be used in this visit, nor what was prefetched and not yet
- * used. CLB_NO_SLOT: none can be had (DEMAND: wait for unpins, then ask again; PREFETCH: do without). */
+ * PREFETCH: LOADING, not pinned; never evicts what is still to be used in this visit, nor what was prefetched and whose turn
+ * has not come (DEMAND does so only if nothing else can leave). CLB_NO_SLOT: none can be had (DEMAND: wait for unpins, then ask again; PREFETCH: do without). */
 uint32_t clb_cache_place(clb_cache *cache, uint32_t layer, uint32_t expert, enum colibri_cause cause);
 /* All bytes of a LOADING slot are there. */
 void clb_cache_arrived(clb_cache *cache, uint32_t slot);

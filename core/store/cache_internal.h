@@ -15,7 +15,7 @@ struct clb_cache_pool {
     uint32_t *free_slots, n_free;      /* stacks: the lowest slot is on top at first */
     uint32_t *free_transit, n_free_transit;
     uint32_t n_busy; /* of those that stay: pinned or LOADING */
-    uint32_t n_low;
+    uint32_t n_low, n_waiting;
     uint32_t n_layers;
     uint32_t *layers; /* [n_layers]: the model's numbers */
     /* scratch for one decision, [n] */

@@ -9,16 +9,17 @@ static void bad_answer(clb_cache *c, const char *what)
         c->options.misbehaved(c->options.misbehaved_ctx, c->options.policy->name, what);
 }
 
-/* What is pinned, on its way, or still needed in this visit stays; so does, for a prefetch, another one's guess whose
- * turn has not come. */
-static bool may_leave(const struct clb_cache_pool *p, const clb_cache_slot *s, bool prefetch)
+/* What is pinned, on its way, or still needed in this visit stays; so does what was fetched ahead and whose turn has not
+ * come, unless `waiting` may leave too. So a policy need not know about it: by its own measure a guess may well be the
+ * coldest expert of all. */
+static bool may_leave(const struct clb_cache_pool *p, const clb_cache_slot *s, bool waiting)
 {
     const clb_cache *c = p->cache;
     if (s->state != CLB_SLOT_RESIDENT || s->pins)
         return false;
     if (s->layer == c->routed && c->needed[s->expert] == c->visit)
         return false;
-    return !(prefetch && s->cause == COLIBRI_CAUSE_PREFETCH && s->uses == 0);
+    return waiting || !s->waiting;
 }
 
 static uint64_t number_of(const struct clb_cache_pool *p, const clb_cache_slot *s)
@@ -107,14 +108,14 @@ void clb_cache_heap_remove(struct clb_cache_pool *p, uint32_t slot)
 }
 
 /* CLB_NO_SLOT also if the policy broke its promise; the pool then goes on without a heap. */
-static uint32_t heap_victim(struct clb_cache_pool *p, bool prefetch)
+static uint32_t heap_victim(struct clb_cache_pool *p, bool waiting)
 {
     clb_cache *c = p->cache;
     uint32_t n_aside = 0, found = CLB_NO_SLOT;
     while (p->n_heap && found == CLB_NO_SLOT) {
         const uint32_t top = p->heap[0];
         clb_cache_slot *s = &c->slots[top];
-        if (!may_leave(p, s, prefetch)) {
+        if (!may_leave(p, s, waiting)) {
             heap_delete(p, 0);
             p->candidate_slots[n_aside++] = top;
             continue;
@@ -140,12 +141,12 @@ static uint32_t heap_victim(struct clb_cache_pool *p, bool prefetch)
 
 /* ---- asking for all candidates ---- */
 
-static uint32_t collect(struct clb_cache_pool *p, bool prefetch)
+static uint32_t collect(struct clb_cache_pool *p, bool waiting)
 {
     uint32_t n = 0;
     for (uint32_t i = p->first; i < p->first + p->n; i++) {
         const clb_cache_slot *s = &p->cache->slots[i];
-        if (!may_leave(p, s, prefetch))
+        if (!may_leave(p, s, waiting))
             continue;
         p->candidates[n] = (struct colibri_expert_ref){p->cache->local_of[s->layer], s->expert};
         p->candidate_slots[n++] = i;
@@ -197,33 +198,39 @@ static uint32_t pick_choice(struct clb_cache_pool *p, uint32_t n)
 }
 
 /* Admitted with low priority and not used since: the one that came first leaves first. */
-static uint32_t low_victim(const struct clb_cache_pool *p, bool prefetch)
+static uint32_t low_victim(const struct clb_cache_pool *p, bool waiting)
 {
     uint32_t best = CLB_NO_SLOT;
     for (uint32_t i = p->first; i < p->first + p->n; i++) {
         const clb_cache_slot *s = &p->cache->slots[i];
-        if (s->low && may_leave(p, s, prefetch) && (best == CLB_NO_SLOT || s->last_use < p->cache->slots[best].last_use))
+        if (s->low && may_leave(p, s, waiting) && (best == CLB_NO_SLOT || s->last_use < p->cache->slots[best].last_use))
             best = i;
     }
     return best;
 }
 
-uint32_t clb_cache_victim(struct clb_cache_pool *p, bool prefetch)
+static uint32_t victim(struct clb_cache_pool *p, bool waiting)
 {
     clb_cache *c = p->cache;
-    if (p->n_busy >= p->n)
-        return CLB_NO_SLOT;
-    uint32_t found = p->n_low ? low_victim(p, prefetch) : CLB_NO_SLOT;
+    uint32_t found = p->n_low ? low_victim(p, waiting) : CLB_NO_SLOT;
     if (found != CLB_NO_SLOT)
         return found;
     const uint64_t began = clb_cache_begin(c);
     if (p->has_heap)
-        found = heap_victim(p, prefetch);
+        found = heap_victim(p, waiting);
     if (!p->has_heap) {
-        const uint32_t n = collect(p, prefetch);
+        const uint32_t n = collect(p, waiting);
         if (n)
             found = p->candidate_slots[c->options.policy->pick_victims ? pick_choice(p, n) : score_choice(p, n)];
     }
     clb_cache_end(c, began);
     return found;
+}
+
+uint32_t clb_cache_victim(struct clb_cache_pool *p, bool prefetch)
+{
+    if (p->n_busy >= p->n)
+        return CLB_NO_SLOT;
+    const uint32_t found = victim(p, false);
+    return found == CLB_NO_SLOT && !prefetch && p->n_waiting ? victim(p, true) : found;
 }

@@ -1,4 +1,5 @@
-/* The host of a predictor in a replay: guesses are filtered, placed, read by what time the drive has left, and judged. */
+/* The host of a predictor in a replay: guesses are filtered, placed, read by what time the drive has left, and judged.
+ */
 #include <stdlib.h>
 #include <string.h>
 

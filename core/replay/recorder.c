@@ -133,8 +133,9 @@ static void copy_ahead(clb_recorder *r, const struct colibri_route *route)
     for (uint32_t row = 0; row < route->n_rows; row++)
         for (uint32_t a = 0; a < i->ahead_layers; a++) {
             clb_trace_guess *const g = out + row * per_row + (size_t)a * i->ahead_top;
-            const float *const logits =
-                a < route->n_ahead && route->ahead_logits[a] ? route->ahead_logits[a] + (size_t)row * i->n_experts : NULL;
+            const float *const logits = a < route->n_ahead && route->ahead_logits[a]
+                                            ? route->ahead_logits[a] + (size_t)row * i->n_experts
+                                            : NULL;
             best_guesses(logits, logits ? i->n_experts : 0, i->ahead_top, g);
         }
 }

@@ -1,8 +1,9 @@
-/* Replays a trace through the engine's expert cache (store/cache.h): the same decisions in the same order, without bytes.
+/* Replays a trace through the engine's expert cache (store/cache.h): the same decisions in the same order, without
+ * bytes.
  *
- * With no predictor, the counts of a replay equal the engine's for the same passes, slots, pools, policy, parameters and
- * seed; time plays no part in them. A predictor's guesses arrive when a model of the drive says so, and so its counts are
- * an estimate, like every time here. docs/simulate.md has the timing model.
+ * With no predictor, the counts of a replay equal the engine's for the same passes, slots, pools, policy, parameters
+ * and seed; time plays no part in them. A predictor's guesses arrive when a model of the drive says so, and so its
+ * counts are an estimate, like every time here. docs/simulate.md has the timing model.
  *
  * An index is constant once made; any number of threads may replay it at the same time. */
 #ifndef CLB_REPLAY_REPLAY_H
@@ -14,7 +15,8 @@
 
 #define CLB_NEVER UINT32_MAX
 
-/* What every cell of a grid needs of a trace, worked out once. A visit is one layer in one pass: pass * n_layers + layer. */
+/* What every cell of a grid needs of a trace, worked out once. A visit is one layer in one pass: pass * n_layers +
+ * layer. */
 typedef struct clb_replay_index {
     const clb_trace *trace; /* borrowed */
     uint32_t n_visits;
@@ -34,9 +36,9 @@ void clb_replay_index_free(clb_replay_index *index);
 /* All traces one after the other; their geometry must be the same (USAGE). */
 int clb_trace_join(const clb_trace *const *traces, uint32_t n, clb_trace **out, clb_error *err);
 
-/* LRU stack distances of all look-ups: how many different experts were used since the last use. bins[0] counts distance 0,
- * bins[b] distances [2^(b-1), 2^b); *cold counts first uses. A global LRU of more slots than the distance hits, if waves
- * do not come into play. */
+/* LRU stack distances of all look-ups: how many different experts were used since the last use. bins[0] counts distance
+ * 0, bins[b] distances [2^(b-1), 2^b); *cold counts first uses. A global LRU of more slots than the distance hits, if
+ * waves do not come into play. */
 #define CLB_REUSE_BINS 33u
 int clb_reuse_distances(const clb_replay_index *index, uint64_t bins[CLB_REUSE_BINS], uint64_t *cold, clb_error *err);
 
@@ -47,7 +49,7 @@ typedef struct clb_replay_options {
     const double *predictor_params;
     const struct colibri_host *host;
     uint64_t seed;
-    uint32_t n_slots;        /* in all pools; at most all experts */
+    uint32_t n_slots; /* in all pools; at most all experts */
     bool layer_pools;
     bool cold;               /* no preload even if all experts fit */
     bool reset_units;        /* every unit begins with an empty cache */
@@ -80,7 +82,7 @@ typedef struct clb_replay_result {
     uint64_t predictions;  /* guesses the predictor made, whatever became of them */
     uint64_t useful, late, wasted, cancelled;
     uint64_t prefetched_bytes;
-    double late_ns;        /* waited for late ones */
+    double late_ns;         /* waited for late ones */
     uint64_t timed_lookups; /* look-ups of the passes in which stats.policy_ns was taken */
     uint64_t wall_ns;       /* of this replay */
     const char *misbehaved; /* the policy's answer had to be replaced: what was wrong; NULL */
@@ -88,7 +90,8 @@ typedef struct clb_replay_result {
 } clb_replay_result;
 
 /* Errors: USAGE (fewer slots than pools), PLUGIN, NOMEM, CANCELLED. */
-int clb_replay_run(const clb_replay_index *index, const clb_replay_options *options, clb_replay_result *out, clb_error *err);
+int clb_replay_run(const clb_replay_index *index, const clb_replay_options *options, clb_replay_result *out,
+                   clb_error *err);
 void clb_replay_result_free(clb_replay_result *result);
 
 /* Slots for a share of all experts, and the least that a replay can run with. */

@@ -11,11 +11,11 @@ struct member {
 /* A guess on its way or waiting to be used. */
 struct guess {
     uint32_t layer, expert, slot;
-    uint32_t placed;    /* visit */
-    double asked;       /* when */
-    double left;        /* ns of the drive's time still to be spent on it */
-    double whole;       /* at first */
-    double arrives;     /* 0: not read to the end yet */
+    uint32_t placed; /* visit */
+    double asked;    /* when */
+    double left;     /* ns of the drive's time still to be spent on it */
+    double whole;    /* at first */
+    double arrives;  /* 0: not read to the end yet */
     bool arrived, used;
 };
 
@@ -43,7 +43,7 @@ struct replay {
     uint64_t window_lookups, window_hits;
     /* time, ns */
     double now, stall;
-    double drive_free;  /* when the drive has done everything that was asked of it with priority */
+    double drive_free;              /* when the drive has done everything that was asked of it with priority */
     double layer_began, layer_took; /* the last visit's begin and how long visits take */
     /* prefetching */
     const struct colibri_predictor *predictor;

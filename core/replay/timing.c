@@ -1,9 +1,9 @@
 /* The timing model: one processor, one drive. docs/simulate.md.
  *
  * A visit costs the layer's own time, then its experts: those that are there are multiplied while the missing ones are
- * read, each of which is multiplied as soon as it has arrived, in order of arrival. The drive serves demand in order, one
- * expert taking bytes / rate; the latency of the first byte is paid once per request and overlaps with other requests.
- * Read-ahead gets what demand leaves. */
+ * read, each of which is multiplied as soon as it has arrived, in order of arrival. The drive serves demand in order,
+ * one expert taking bytes / rate; the latency of the first byte is paid once per request and overlaps with other
+ * requests. Read-ahead gets what demand leaves. */
 #include "replay/replay_internal.h"
 
 double clb_timing_read_ns(const struct replay *r, uint32_t layer)

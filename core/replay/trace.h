@@ -1,12 +1,12 @@
 /* Routing traces: which experts every token chose, in every layer, with the router's weights.
  *
- * File format: docs/traces.md. Little-endian; a header, then records; a trace that was cut off in the middle (a crash, a full
- * drive) is readable up to its last complete record. Everything in a file is checked before it is used: ids lie in range
- * and differ inside a row, weights are finite, sizes agree.
+ * File format: docs/traces.md. Little-endian; a header, then records; a trace that was cut off in the middle (a crash,
+ * a full drive) is readable up to its last complete record. Everything in a file is checked before it is used: ids lie
+ * in range and differ inside a row, weights are finite, sizes agree.
  *
- * A unit is a prompt or another piece of text that stands on its own: the sampling unit of statistics. Every pass belongs
- * to the unit that began last. Layers are numbered from 0 over the model's MoE layers.
- * A clb_trace is constant once it is read and can be shared by threads; a writer is used by one thread at a time. */
+ * A unit is a prompt or another piece of text that stands on its own: the sampling unit of statistics. Every pass
+ * belongs to the unit that began last. Layers are numbered from 0 over the model's MoE layers. A clb_trace is constant
+ * once it is read and can be shared by threads; a writer is used by one thread at a time. */
 #ifndef CLB_REPLAY_TRACE_H
 #define CLB_REPLAY_TRACE_H
 
@@ -108,7 +108,8 @@ typedef struct clb_trace_writer clb_trace_writer;
 
 /* Refuses to replace an existing file unless `replace`. Errors: IO, USAGE, NOMEM. Records are written as they are
  * complete; the file grows at `path` itself. */
-int clb_trace_create(const char *path, bool replace, const clb_trace_info *info, clb_trace_writer **out, clb_error *err);
+int clb_trace_create(const char *path, bool replace, const clb_trace_info *info, clb_trace_writer **out,
+                     clb_error *err);
 int clb_trace_unit_begin(clb_trace_writer *w, const char *label, clb_error *err);
 
 typedef struct clb_trace_put {
@@ -141,7 +142,7 @@ const char *clb_trace_format_name(enum clb_trace_format format);
 int clb_trace_guess_format(const char *path, const void *data, size_t size);
 
 typedef struct clb_trace_import_options {
-    uint32_t prefill;  /* TRC1: so many tokens of a window are one pass; 0: 128 */
+    uint32_t prefill;       /* TRC1: so many tokens of a window are one pass; 0: 128 */
     uint32_t prefill_chunk; /* at most so many rows in a pass; 0: no limit */
     /* What CSV and oracleGeneral do not say; 0: not given. For CSV they are found out from the rows. */
     uint32_t n_layers, n_experts, top_k;

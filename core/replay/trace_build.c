@@ -17,9 +17,11 @@ static bool printable(const char *s, size_t n)
 int clb_trace_check_info(const clb_trace_info *info, int status, clb_error *err)
 {
     if (info->n_layers == 0 || info->n_layers > CLB_TRACE_LAYERS_MAX)
-        return clb_fail(err, status, "trace: %u MoE layers (1 to %u are possible)", info->n_layers, CLB_TRACE_LAYERS_MAX);
+        return clb_fail(err, status, "trace: %u MoE layers (1 to %u are possible)", info->n_layers,
+                        CLB_TRACE_LAYERS_MAX);
     if (info->n_experts == 0 || info->n_experts > CLB_TRACE_EXPERTS_MAX)
-        return clb_fail(err, status, "trace: %u experts (1 to %u are possible)", info->n_experts, CLB_TRACE_EXPERTS_MAX);
+        return clb_fail(err, status, "trace: %u experts (1 to %u are possible)", info->n_experts,
+                        CLB_TRACE_EXPERTS_MAX);
     if (info->top_k == 0 || info->top_k > info->n_experts)
         return clb_fail(err, status, "trace: %u of %u experts per token", info->top_k, info->n_experts);
     if ((unsigned)info->gates > CLB_GATES_F32)
@@ -68,8 +70,7 @@ int clb_trace_check_pass(const clb_trace_info *info, const clb_trace_put *p, uin
             return clb_fail(err, status, "a router weight is not a number");
     const uint64_t n_ahead = rows * info->ahead_layers * info->ahead_top;
     for (uint64_t i = 0; p->ahead && i < n_ahead; i++)
-        if (p->ahead[i].expert != UINT32_MAX &&
-            (p->ahead[i].expert >= info->n_experts || !isfinite(p->ahead[i].logit)))
+        if (p->ahead[i].expert != UINT32_MAX && (p->ahead[i].expert >= info->n_experts || !isfinite(p->ahead[i].logit)))
             return clb_fail(err, status, "a guess is not an expert with a finite logit");
     return COLIBRI_OK;
 }
@@ -131,9 +132,8 @@ int clb_trace_builder_unit(clb_trace_builder *b, const char *label, size_t n, cl
     memcpy(t->labels + b->n_labels, label, n);
     t->labels[b->n_labels + n] = '\0';
     /* Labels move while they grow: offsets until the end. */
-    t->units[t->n_units++] = (clb_trace_unit){.label = (const char *)(uintptr_t)b->n_labels,
-                                              .first_pass = t->n_passes,
-                                              .first_row = t->n_rows};
+    t->units[t->n_units++] = (clb_trace_unit){
+        .label = (const char *)(uintptr_t)b->n_labels, .first_pass = t->n_passes, .first_row = t->n_rows};
     b->n_labels += n + 1;
     return COLIBRI_OK;
 }

@@ -23,7 +23,7 @@ clb_trace *clb_trace_builder_done(clb_trace_builder *b);
 void clb_trace_builder_close(clb_trace_builder *b);
 
 /* The checks alone, for the writer: seen is [n_experts], *mark counts rows. */
-int clb_trace_check_pass(const clb_trace_info *info, const clb_trace_put *pass, uint32_t *seen, uint32_t *mark, int status,
-                         clb_error *err);
+int clb_trace_check_pass(const clb_trace_info *info, const clb_trace_put *pass, uint32_t *seen, uint32_t *mark,
+                         int status, clb_error *err);
 
 #endif

@@ -26,7 +26,8 @@ static int flush(struct out *o, size_t most, clb_error *err)
     return rc;
 }
 
-/* ---- CSV, JSONL ---------------------------------------------------------------------------------------------------- */
+/* ---- CSV, JSONL ----------------------------------------------------------------------------------------------------
+ */
 
 static int json_string(clb_buf *b, const char *s, clb_error *err)
 {
@@ -59,8 +60,8 @@ static int json_header(struct out *o, const clb_trace *t, clb_error *err)
     CLB_TRY(json_string(&o->buf, i->model, err));
     CLB_TRY(clb_buf_printf(&o->buf, err, ",\"arch\":"));
     CLB_TRY(json_string(&o->buf, i->arch, err));
-    CLB_TRY(clb_buf_printf(&o->buf, err, ",\"n_layers\":%u,\"n_experts\":%u,\"top_k\":%u,\"expert_bytes\":[", i->n_layers,
-                           i->n_experts, i->top_k));
+    CLB_TRY(clb_buf_printf(&o->buf, err, ",\"n_layers\":%u,\"n_experts\":%u,\"top_k\":%u,\"expert_bytes\":[",
+                           i->n_layers, i->n_experts, i->top_k));
     for (uint32_t l = 0; l < i->n_layers; l++)
         CLB_TRY(clb_buf_printf(&o->buf, err, "%s%" PRIu64, l ? "," : "", i->expert_bytes[l]));
     return clb_buf_printf(&o->buf, err, "]}\n");
@@ -130,7 +131,8 @@ static int export_text(struct out *o, const clb_trace *t, bool json, clb_error *
     return flush(o, 0, err);
 }
 
-/* ---- oracleGeneral ------------------------------------------------------------------------------------------------- */
+/* ---- oracleGeneral -------------------------------------------------------------------------------------------------
+ */
 
 /* Requests in the order in which layers are visited, each layer's distinct experts once, ascending. next_access is the
  * number of the request that asks for the same expert again, -1: none. */
@@ -221,7 +223,8 @@ static int export_oracle(struct out *o, const clb_trace *t, clb_error *err)
     return rc ? rc : flush(o, 0, err);
 }
 
-int clb_trace_export(const clb_trace *t, enum clb_trace_format format, const struct clb_trace_sink *sink, clb_error *err)
+int clb_trace_export(const clb_trace *t, enum clb_trace_format format, const struct clb_trace_sink *sink,
+                     clb_error *err)
 {
     struct out o = {.sink = sink};
     int rc;

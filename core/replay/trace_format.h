@@ -5,8 +5,8 @@
 #include "replay/bytes.h"
 #include "replay/trace.h"
 
-/* Header: magic, version, size of the whole header, n_layers, n_experts, top_k, gates, ahead_layers, ahead_top, length of
- * model, length of arch (u32 each but the magic), expert_bytes u64[n_layers], model, arch. */
+/* Header: magic, version, size of the whole header, n_layers, n_experts, top_k, gates, ahead_layers, ahead_top, length
+ * of model, length of arch (u32 each but the magic), expert_bytes u64[n_layers], model, arch. */
 #define CLB_TRACE_MAGIC      "CLBT"
 #define CLB_TRACE_HEAD_FIXED 44u
 /* Record: u32 tag, u32 size of the payload, payload. */

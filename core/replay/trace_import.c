@@ -60,10 +60,12 @@ static void fill_bytes(clb_trace *t, uint64_t bytes)
         t->info.expert_bytes[l] = bytes;
 }
 
-/* ---- TRC1 ---------------------------------------------------------------------------------------------------------- */
+/* ---- TRC1 ----------------------------------------------------------------------------------------------------------
+ */
 
-/* "TRC1", i32 n_tokens, n_layer, top_k, n_expert, window; i32 token[n]; u8 expert[n][layer][k]; f32 weight[n][layer][k].
- * Windows are contexts of their own: units here. Files of one topic have windows labelled alike. */
+/* "TRC1", i32 n_tokens, n_layer, top_k, n_expert, window; i32 token[n]; u8 expert[n][layer][k]; f32
+ * weight[n][layer][k]. Windows are contexts of their own: units here. Files of one topic have windows labelled alike.
+ */
 #define TRC1_HEAD 24u
 
 struct trc1 {
@@ -75,7 +77,8 @@ static int trc1_header(const uint8_t *p, size_t size, struct trc1 *h, clb_error 
 {
     if (size < TRC1_HEAD || memcmp(p, "TRC1", 4) != 0)
         return clb_fail(err, COLIBRI_E_FORMAT, "this is not a TRC1 trace");
-    *h = (struct trc1){clb_get32(p + 4), clb_get32(p + 8), clb_get32(p + 12), clb_get32(p + 16), clb_get32(p + 20), 0, 0, 0};
+    *h = (struct trc1){
+        clb_get32(p + 4), clb_get32(p + 8), clb_get32(p + 12), clb_get32(p + 16), clb_get32(p + 20), 0, 0, 0};
     if (h->n == 0 || h->n > INT32_MAX || h->n_layers == 0 || h->n_layers > 4096 || h->top_k == 0 || h->n_experts == 0 ||
         h->n_experts > 256 || h->top_k > h->n_experts || h->window == 0 || h->window > INT32_MAX)
         return clb_fail(err, COLIBRI_E_FORMAT, "TRC1: a number in the header is out of range");
@@ -94,8 +97,8 @@ struct pass_buffers {
 };
 
 /* Tokens [first, first + n) as one pass. */
-static int trc1_pass(clb_trace_builder *b, const struct trc1 *h, const struct pass_buffers *s, uint32_t first, uint32_t n,
-                     uint32_t phase, clb_error *err)
+static int trc1_pass(clb_trace_builder *b, const struct trc1 *h, const struct pass_buffers *s, uint32_t first,
+                     uint32_t n, uint32_t phase, clb_error *err)
 {
     const size_t k = h->top_k;
     for (uint32_t r = 0; r < n; r++) {
@@ -135,7 +138,8 @@ static int trc1_windows(clb_trace_builder *b, const struct trc1 *h, const struct
     return COLIBRI_OK;
 }
 
-static int import_trc1(const uint8_t *p, size_t size, const clb_trace_import_options *o, clb_trace **out, clb_error *err)
+static int import_trc1(const uint8_t *p, size_t size, const clb_trace_import_options *o, clb_trace **out,
+                       clb_error *err)
 {
     struct trc1 h;
     CLB_TRY(trc1_header(p, size, &h, err));
@@ -166,13 +170,14 @@ static int import_trc1(const uint8_t *p, size_t size, const clb_trace_import_opt
     return rc;
 }
 
-/* ---- oracleGeneral ------------------------------------------------------------------------------------------------- */
+/* ---- oracleGeneral -------------------------------------------------------------------------------------------------
+ */
 
 #define ORACLE_RECORD 24u
 
-/* What Colibri exported: the id is layer * n_experts + expert, the time counts passes, and each layer's union comes in one
- * piece. Which row asked for what is lost; rows are made up so that the union is right: top_k at a time, the last row of a
- * layer, and layers with a smaller union, being filled up with experts of the same union. */
+/* What Colibri exported: the id is layer * n_experts + expert, the time counts passes, and each layer's union comes in
+ * one piece. Which row asked for what is lost; rows are made up so that the union is right: top_k at a time, the last
+ * row of a layer, and layers with a smaller union, being filled up with experts of the same union. */
 struct oracle {
     const uint8_t *p;
     uint64_t n;
@@ -189,8 +194,10 @@ static int oracle_collect(struct oracle *o, uint64_t *at, clb_error *err)
     for (; *at < o->n && clb_get32(o->p + *at * ORACLE_RECORD) == time; ++*at) {
         const uint64_t id = clb_get64(o->p + *at * ORACLE_RECORD + 4), layer = id / o->n_experts;
         if (layer >= o->n_layers)
-            return clb_fail(err, COLIBRI_E_FORMAT, "oracleGeneral: request %llu is for object %llu; %u layers of %u experts "
-                            "have fewer", (unsigned long long)*at, (unsigned long long)id, o->n_layers, o->n_experts);
+            return clb_fail(err, COLIBRI_E_FORMAT,
+                            "oracleGeneral: request %llu is for object %llu; %u layers of %u experts "
+                            "have fewer",
+                            (unsigned long long)*at, (unsigned long long)id, o->n_layers, o->n_experts);
         uint32_t *const ids = o->ids + layer * o->n_experts;
         const uint32_t expert = (uint32_t)(id % o->n_experts);
         for (uint32_t i = 0; i < o->count[layer]; i++)
@@ -209,8 +216,9 @@ static int oracle_pass(clb_trace_builder *b, struct oracle *o, clb_error *err)
     for (uint32_t l = 0; l < o->n_layers; l++) {
         const uint32_t need = (o->count[l] + k - 1) / k;
         if (o->count[l] < k)
-            return clb_fail(err, COLIBRI_E_FORMAT, "oracleGeneral: a pass asks for %u experts of layer %u; --top-k says %u",
-                            o->count[l], l, k);
+            return clb_fail(err, COLIBRI_E_FORMAT,
+                            "oracleGeneral: a pass asks for %u experts of layer %u; --top-k says %u", o->count[l], l,
+                            k);
         n_rows = need > n_rows ? need : n_rows;
     }
     uint32_t *const rows = malloc((size_t)n_rows * o->n_layers * k * sizeof *rows);
@@ -228,7 +236,8 @@ static int oracle_pass(clb_trace_builder *b, struct oracle *o, clb_error *err)
     return rc;
 }
 
-/* A trace of something else: every request is a pass of one row in a model of one layer, objects numbered as they come. */
+/* A trace of something else: every request is a pass of one row in a model of one layer, objects numbered as they come.
+ */
 struct object_map {
     uint64_t *keys;
     uint32_t *values;
@@ -249,7 +258,8 @@ static uint32_t map_object(struct object_map *m, uint64_t id)
     return m->values[at] - 1;
 }
 
-static int import_objects(const uint8_t *p, uint64_t n, const clb_trace_import_options *o, clb_trace **out, clb_error *err)
+static int import_objects(const uint8_t *p, uint64_t n, const clb_trace_import_options *o, clb_trace **out,
+                          clb_error *err)
 {
     struct object_map m = {.cap = 1u << 18};
     m.keys = calloc(m.cap, sizeof *m.keys);
@@ -280,16 +290,20 @@ static int import_objects(const uint8_t *p, uint64_t n, const clb_trace_import_o
     return rc;
 }
 
-static int import_oracle(const uint8_t *p, size_t size, const clb_trace_import_options *o, clb_trace **out, clb_error *err)
+static int import_oracle(const uint8_t *p, size_t size, const clb_trace_import_options *o, clb_trace **out,
+                         clb_error *err)
 {
     if (size == 0 || size % ORACLE_RECORD)
-        return clb_fail(err, COLIBRI_E_FORMAT, "oracleGeneral: %zu bytes are not a whole number of %u-byte records (a "
-                        "compressed file must be unpacked first)", size, ORACLE_RECORD);
+        return clb_fail(err, COLIBRI_E_FORMAT,
+                        "oracleGeneral: %zu bytes are not a whole number of %u-byte records (a "
+                        "compressed file must be unpacked first)",
+                        size, ORACLE_RECORD);
     const uint64_t n = size / ORACLE_RECORD;
     if (!o->n_experts && !o->n_layers && !o->top_k)
         return import_objects(p, n, o, out, err);
     if (!o->n_experts || !o->n_layers || !o->top_k)
-        return clb_fail(err, COLIBRI_E_USAGE, "oracleGeneral: give --layers, --experts and --top-k together, or none of "
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "oracleGeneral: give --layers, --experts and --top-k together, or none of "
                         "them for a trace of single objects");
     clb_trace_info info = {.n_layers = o->n_layers, .n_experts = o->n_experts, .top_k = o->top_k};
     name_model(&info, o, "oracleGeneral");
@@ -319,7 +333,8 @@ static int import_oracle(const uint8_t *p, size_t size, const clb_trace_import_o
     return rc;
 }
 
-/* ---- all ----------------------------------------------------------------------------------------------------------- */
+/* ---- all -----------------------------------------------------------------------------------------------------------
+ */
 
 int clb_trace_import(const void *data, size_t size, enum clb_trace_format format,
                      const clb_trace_import_options *options, clb_trace **out, clb_error *err)

@@ -87,9 +87,9 @@ static int whole(const struct line *l, const char *what, double v, double most, 
 {
     *out = absent;
     if (isnan(v))
-        return absent == UINT32_MAX - 1 ? clb_fail(err, COLIBRI_E_FORMAT, "line %llu has no %s",
-                                                   (unsigned long long)l->number, what)
-                                        : COLIBRI_OK;
+        return absent == UINT32_MAX - 1
+                   ? clb_fail(err, COLIBRI_E_FORMAT, "line %llu has no %s", (unsigned long long)l->number, what)
+                   : COLIBRI_OK;
     if (!(v >= 0 && v <= most) || v != floor(v))
         return clb_fail(err, COLIBRI_E_FORMAT, "line %llu: %s %g is not a whole number from 0 to %.0f",
                         (unsigned long long)l->number, what, v, most);
@@ -111,8 +111,9 @@ static int add_line(struct records *s, const struct line *l, clb_error *err)
         s->first = false;
     }
     if (k != s->top_k || l->gates.n != (s->has_gates ? k : 0))
-        return clb_fail(err, COLIBRI_E_FORMAT, "line %llu has %u experts and %zu weights; the lines before have %u and %u",
-                        number, k, l->gates.n, s->top_k, s->has_gates ? s->top_k : 0);
+        return clb_fail(err, COLIBRI_E_FORMAT,
+                        "line %llu has %u experts and %zu weights; the lines before have %u and %u", number, k,
+                        l->gates.n, s->top_k, s->has_gates ? s->top_k : 0);
     struct record r = {.line = l->number};
     if (!(l->pass >= 0 && l->pass <= 9e15) || l->pass != floor(l->pass))
         return clb_fail(err, COLIBRI_E_FORMAT, "line %llu: the pass is not a whole number", number);
@@ -121,11 +122,10 @@ static int add_line(struct records *s, const struct line *l, clb_error *err)
     CLB_TRY(whole(l, "sequence", l->sequence, UINT32_MAX, 0, &r.sequence, err));
     CLB_TRY(whole(l, "token", l->token, UINT32_MAX, UINT32_MAX, &r.token, err));
     CLB_TRY(whole(l, "layer", l->layer, CLB_TRACE_LAYERS_MAX - 1, REQUIRED, &r.layer, err));
-    r.phase = !strcmp(l->phase, "prefill")  ? COLIBRI_PHASE_PREFILL
-              : !strcmp(l->phase, "verify") ? COLIBRI_PHASE_VERIFY
-              : !strcmp(l->phase, "decode") || !*l->phase
-                  ? COLIBRI_PHASE_DECODE
-                  : UINT32_MAX;
+    r.phase = !strcmp(l->phase, "prefill")                ? COLIBRI_PHASE_PREFILL
+              : !strcmp(l->phase, "verify")               ? COLIBRI_PHASE_VERIFY
+              : !strcmp(l->phase, "decode") || !*l->phase ? COLIBRI_PHASE_DECODE
+                                                          : UINT32_MAX;
     if (r.phase == UINT32_MAX)
         return clb_fail(err, COLIBRI_E_FORMAT, "line %llu: the phase is prefill, decode or verify", number);
     CLB_TRY(room(s, k, err));
@@ -157,7 +157,8 @@ static int csv_line(clb_scan *c, struct line *l, clb_error *err)
     return c->at == c->end ? COLIBRI_OK : clb_fail(err, COLIBRI_E_FORMAT, "there are more than nine fields");
 }
 
-/* ---- JSONL: Colibri's own, or {"layer_idx", "token_idx", "selected_ids", "gate_weights"} as other loggers write ---- */
+/* ---- JSONL: Colibri's own, or {"layer_idx", "token_idx", "selected_ids", "gate_weights"} as other loggers write ----
+ */
 
 static int json_numbers_u64(const clb_numbers *in, struct records *s, clb_error *err)
 {
@@ -203,9 +204,9 @@ static int json_line_value(clb_scan *c, struct line *l, const char *key, clb_err
     static const struct {
         const char *key;
         size_t at;
-    } numbers[] = {{"pass", offsetof(struct line, pass)},         {"token_idx", offsetof(struct line, pass)},
-                   {"row", offsetof(struct line, row)},           {"sequence", offsetof(struct line, sequence)},
-                   {"token", offsetof(struct line, token)},       {"layer", offsetof(struct line, layer)},
+    } numbers[] = {{"pass", offsetof(struct line, pass)},      {"token_idx", offsetof(struct line, pass)},
+                   {"row", offsetof(struct line, row)},        {"sequence", offsetof(struct line, sequence)},
+                   {"token", offsetof(struct line, token)},    {"layer", offsetof(struct line, layer)},
                    {"layer_idx", offsetof(struct line, layer)}};
     if (!strcmp(key, "unit"))
         return clb_scan_json_text(c, l->unit, sizeof l->unit, err);
@@ -310,15 +311,17 @@ static int assemble(clb_trace_builder *b, struct assembly *a, const struct recor
     const uint64_t n = end - first;
     const unsigned long long line = s->r[first].line;
     if (n % info->n_layers || n / info->n_layers > CLB_TRACE_ROWS_MAX)
-        return clb_fail(err, COLIBRI_E_FORMAT, "line %llu: the pass has %llu lines, not one per row and layer (%u layers)",
-                        line, (unsigned long long)n, info->n_layers);
+        return clb_fail(err, COLIBRI_E_FORMAT,
+                        "line %llu: the pass has %llu lines, not one per row and layer (%u layers)", line,
+                        (unsigned long long)n, info->n_layers);
     const uint32_t rows = (uint32_t)(n / info->n_layers);
     CLB_TRY(assembly_room(a, info, rows, err));
     memset(a->have, 0, n);
     for (uint64_t i = first; i < end; i++) {
         const struct record *const r = &s->r[i];
         if (r->row >= rows || r->layer >= info->n_layers || a->have[(uint64_t)r->layer * rows + r->row])
-            return clb_fail(err, COLIBRI_E_FORMAT, "line %llu: row %u of layer %u is twice in its pass, or others are missing",
+            return clb_fail(err, COLIBRI_E_FORMAT,
+                            "line %llu: row %u of layer %u is twice in its pass, or others are missing",
                             (unsigned long long)r->line, r->row, r->layer);
         const uint64_t at = (uint64_t)r->layer * rows + r->row;
         a->have[at] = 1;

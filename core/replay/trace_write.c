@@ -58,7 +58,7 @@ static int write_header(clb_trace_writer *w, clb_error *err)
     const size_t total = CLB_TRACE_HEAD_FIXED + (size_t)i->n_layers * 8 + n_model + n_arch;
     CLB_TRY(room(w, total, err));
     memcpy(w->buf, CLB_TRACE_MAGIC, 4);
-    const uint32_t fields[] = {CLB_TRACE_VERSION,  (uint32_t)total, i->n_layers, i->n_experts, i->top_k,
+    const uint32_t fields[] = {CLB_TRACE_VERSION,  (uint32_t)total, i->n_layers,  i->n_experts, i->top_k,
                                (uint32_t)i->gates, i->ahead_layers, i->ahead_top, n_model,      n_arch};
     uint8_t *p = w->buf + 4;
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)

@@ -65,7 +65,7 @@ const clb_command clb_command_inspect = {
     .name = "inspect",
     .summary = "show what is in a model file",
     .usage = "colibri inspect FILE [flags]",
-    .description = "Reads the header of a GGUF file (all files of a split model, given the first one) and shows the "
+    .description = "Reads the header of a GGUF or packed file (all files of a split model, given the first one) and shows the "
                    "architecture, its "
                    "sizes, the tokenizer, and where the bytes are: by role and by tensor type. The model need not be "
                    "one that colibri can "

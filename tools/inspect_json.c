@@ -158,6 +158,10 @@ static json_t *tensors_json(const clb_inspection *in)
         json_object_set_new(o, "bytes", t->n_bytes ? unsigned_json(t->n_bytes) : json_null());
         json_object_set_new(o, "offset", unsigned_json(t->offset));
         json_object_set_new(o, "file", json_integer(t->shard));
+        if (clb_gguf_is_packed(in->g)) {
+            json_object_set_new(o, "layout", json_string(t->packed ? "x16" : "rows"));
+            json_object_set_new(o, "expert_stride", unsigned_json(t->expert_stride));
+        }
         json_array_append_new(list, o);
     }
     return list;
@@ -257,6 +261,8 @@ int clb_inspect_print_json(const clb_inspection *in, bool metadata, bool tensors
     json_object_set_new(o, "files", files_json(in->g));
     json_object_set_new(o, "gguf_version", json_integer(clb_gguf_version(in->g)));
     json_object_set_new(o, "alignment", unsigned_json(clb_gguf_alignment(in->g)));
+    json_object_set_new(o, "packed", json_boolean(clb_gguf_is_packed(in->g)));
+    json_object_set_new(o, "checksums", json_boolean(clb_gguf_is_packed(in->g) && clb_gguf_has_checksums(in->g)));
     add_model(o, in);
     for (int r = 0; r < CLB_ROLE_COUNT; r++)
         json_object_set_new(roles, role_keys[r], tally_json(&in->roles[r]));

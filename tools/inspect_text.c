@@ -129,6 +129,23 @@ static void tally_row(const char *name, const clb_tally *t, const clb_tally *tot
                human_count(t->params, params));
 }
 
+static void print_packing(const clb_gguf *g)
+{
+    uint64_t x16 = 0, blocks = 0;
+    if (!clb_gguf_is_packed(g))
+        return;
+    for (uint64_t i = 0; i < clb_gguf_n_tensors(g); i++) {
+        const clb_gguf_tensor *t = clb_gguf_tensor_at(g, i);
+        x16 += t->packed;
+        blocks += t->expert_stride && t->offset == t->block_offset ? t->ne[2] : 0; /* the first part counts */
+    }
+    label("packing");
+    printf("packed x16: %" PRIu64 " of %" PRIu64 " tensors", x16, clb_gguf_n_tensors(g));
+    if (blocks)
+        printf("; %" PRIu64 " experts in blocks of their own", blocks);
+    printf("; %s\n", clb_gguf_has_checksums(g) ? "checksums (xxh3-64)" : "no checksums");
+}
+
 void clb_inspect_print_summary(const clb_inspection *in)
 {
     char a[32], b[24];
@@ -141,8 +158,13 @@ void clb_inspect_print_summary(const clb_inspection *in)
     printf("%s", clb_human_bytes(in->file_bytes, b));
     if (n_files > 1)
         printf(" in %u files", n_files);
-    printf(" (GGUF version %u, %" PRIu64 " keys, %" PRIu64 " tensors)\n", clb_gguf_version(in->g),
-           clb_gguf_n_keys(in->g), clb_gguf_n_tensors(in->g));
+    if (clb_gguf_is_packed(in->g))
+        printf(" (packed, %" PRIu64 " keys, %" PRIu64 " tensors)\n", clb_gguf_n_keys(in->g),
+               clb_gguf_n_tensors(in->g));
+    else
+        printf(" (GGUF version %u, %" PRIu64 " keys, %" PRIu64 " tensors)\n", clb_gguf_version(in->g),
+               clb_gguf_n_keys(in->g), clb_gguf_n_tensors(in->g));
+    print_packing(in->g);
     row_text("architecture", in->arch);
     row_text("name", in->name);
     if (in->total.tensors) {
@@ -294,8 +316,9 @@ int clb_inspect_print_metadata(const clb_gguf *g, bool full, clb_error *err)
 
 void clb_inspect_print_tensors(const clb_inspection *in)
 {
-    const bool split = clb_gguf_n_shards(in->g) > 1;
-    printf("%-8s %-26s %14s %16s %s%s\n", "type", "shape", "bytes", "offset", split ? "file " : "", "name");
+    const bool split = clb_gguf_n_shards(in->g) > 1, packed = clb_gguf_is_packed(in->g);
+    printf("%-8s %-26s %14s %16s %s%s%s\n", "type", "shape", "bytes", "offset", packed ? "layout " : "",
+           split ? "file " : "", "name");
     for (uint64_t i = 0; i < clb_gguf_n_tensors(in->g); i++) {
         const clb_gguf_tensor *t = clb_gguf_tensor_at(in->g, i);
         char type[16], shape[4 * 24] = "", bytes[32];
@@ -303,6 +326,8 @@ void clb_inspect_print_tensors(const clb_inspection *in)
             n += (uint32_t)snprintf(shape + n, sizeof shape - n, d ? " x %" PRIu64 : "%" PRIu64, t->ne[d]);
         snprintf(bytes, sizeof bytes, t->n_bytes ? "%" PRIu64 : "<= %" PRIu64, in->spans[i]);
         printf("%-8s %-26s %14s %16" PRIu64 " ", clb_gguf_type_name(t->type, type), shape, bytes, t->offset);
+        if (packed)
+            printf("%-6s ", t->packed ? "x16" : "rows");
         if (split)
             printf("%4u ", t->shard + 1);
         put_escaped(t->name, SIZE_MAX);

@@ -14,9 +14,12 @@
 
 #include "gguf/pack_internal.h"
 
+#define PAGE ((size_t)CLB_PACKED_ALIGNMENT)
+
 typedef struct job {
     clb_pack *pack;
     const int *fds;         /* writing; NULL: comparing */
+    const int *direct;      /* the same files for O_DIRECT; -1: not to be had */
     const clb_gguf *packed; /* comparing */
     clb_pack_report report;
     void *report_ctx;
@@ -31,6 +34,7 @@ typedef struct job {
 typedef struct worker {
     job *job;
     bool is_caller;
+    uint8_t *pages;             /* room for `file` at any place in a page */
     uint8_t *file, *rows, *own; /* bytes as in the file; rows of the source; rows unpacked from the file */
     XXH3_state_t *hash;
     bool differs; /* comparing: of the block at hand */
@@ -55,14 +59,20 @@ static void fail(job *j, const clb_error *err)
     drop_lock(j);
 }
 
+/* Whole pages past the page cache, if the file system and the buffer's place allow it; the rest through it. Writing
+ * gigabytes through the page cache costs more than packing them, and pushes out what others keep there. */
 static int put(const job *j, const clb_pack_run *run, uint64_t at, const uint8_t *bytes, size_t n, clb_error *err)
 {
     char path[304];
-    const int fd = j->fds[run->file];
+    const int fd = j->fds[run->file], direct = j->direct[run->file];
     uint64_t to = j->pack->files[run->file].data + run->offset + at;
-    const uint64_t first = to, all = n;
     while (n) {
-        const ssize_t done = pwrite(fd, bytes, n, (off_t)to);
+        const size_t to_page = (size_t)((PAGE - to % PAGE) % PAGE), pages = n / PAGE * PAGE;
+        const bool past = direct >= 0 && to_page == 0 && pages && (uintptr_t)bytes % PAGE == 0;
+        const size_t ask = past ? pages : direct >= 0 && to_page && to_page < n ? to_page : n;
+        ssize_t done = pwrite(past ? direct : fd, bytes, ask, (off_t)to);
+        if (done < 0 && errno == EINVAL && past)
+            done = pwrite(fd, bytes, ask, (off_t)to);
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0)
@@ -72,9 +82,6 @@ static int put(const job *j, const clb_pack_run *run, uint64_t at, const uint8_t
         to += (uint64_t)done;
         n -= (size_t)done;
     }
-    /* Starts the drive now: else gigabytes wait for the fsync, whose time nobody can foretell. A hint, errors do not
-     * matter. */
-    (void)sync_file_range(fd, (off_t)first, (off_t)all, SYNC_FILE_RANGE_WRITE);
     return COLIBRI_OK;
 }
 
@@ -115,6 +122,8 @@ static int walk_part(worker *w, const clb_pack_run *run, const clb_pack_part *pa
         const size_t n = (size_t)(end - from < unit ? end - from : unit);
         /* Groups are as large as their rows; only the last one may be longer than what is left of the rows. */
         const size_t n_src = (size_t)(logical - from < n ? logical - from : n);
+        /* In memory the bytes lie in their page as in the file: direct writes want that. */
+        w->file = w->pages + (j->pack->files[run->file].data + run->offset + at + (from - begin)) % PAGE;
         uint8_t *rows = part->x16 || !j->fds ? w->rows : w->file;
         CLB_TRY(clb_gguf_read(j->pack->source, src, src_at + from, rows, n_src, err));
         if (j->fds && part->x16)
@@ -140,10 +149,10 @@ static int walk_part(worker *w, const clb_pack_run *run, const clb_pack_part *pa
 static int walk_padding(worker *w, const clb_pack_run *run, uint64_t at, uint64_t n, clb_error *err)
 {
     assert(n < CLB_PACKED_ALIGNMENT + CLB_PACKED_PART);
-    memset(w->file, 0, (size_t)n);
+    memset(w->pages, 0, (size_t)n);
     if (!w->job->fds)
-        CLB_TRY(get(w->job, run, at, w->file, (size_t)n, err));
-    XXH3_64bits_update(w->hash, w->file, (size_t)n);
+        CLB_TRY(get(w->job, run, at, w->pages, (size_t)n, err));
+    XXH3_64bits_update(w->hash, w->pages, (size_t)n);
     return COLIBRI_OK;
 }
 
@@ -184,11 +193,11 @@ static void report_block(worker *w, const clb_pack_run *run, uint64_t block, boo
 
 static bool allocate(worker *w, uint64_t buffer)
 {
-    uint8_t *p = aligned_alloc(64, 3 * (size_t)buffer + sizeof(XXH3_state_t));
+    uint8_t *p = aligned_alloc(PAGE, 3 * (size_t)buffer + 2 * PAGE + sizeof(XXH3_state_t));
     if (!p)
         return false;
-    w->file = p;
-    w->rows = p + buffer;
+    w->pages = p;
+    w->rows = p + buffer + 2 * PAGE;
     w->own = w->rows + buffer;
     w->hash = (XXH3_state_t *)(void *)(w->own + buffer);
     return true;
@@ -241,7 +250,7 @@ static void work(void *ctx, uint32_t index, uint32_t n_workers)
             break;
         }
     }
-    free(w.file);
+    free(w.pages);
 }
 
 static int run_job(job *j, clb_error *err)
@@ -265,9 +274,9 @@ static int run_job(job *j, clb_error *err)
     return j->err.code;
 }
 
-int clb_pack_write_blocks(clb_pack *pack, const int *fds, clb_error *err)
+int clb_pack_write_blocks(clb_pack *pack, const int *fds, const int *direct, clb_error *err)
 {
-    job j = {.pack = pack, .fds = fds, .what = "packing"};
+    job j = {.pack = pack, .fds = fds, .direct = direct, .what = "packing"};
     return run_job(&j, err);
 }
 

@@ -324,7 +324,7 @@ static int refuse_source(const clb_pack *pack, const char *path, clb_error *err)
 }
 
 static int open_targets(const clb_pack *pack, const char *path, unsigned flags, clb_gguf_target *targets, int *fds,
-                        clb_error *err)
+                        int *direct, clb_error *err)
 {
     for (uint32_t i = 0; i < pack->n_files; i++) {
         char *name;
@@ -335,6 +335,7 @@ static int open_targets(const clb_pack *pack, const char *path, unsigned flags, 
         free(name);
         CLB_TRY(rc);
         fds[i] = targets[i].fd;
+        direct[i] = open(targets[i].temp, O_WRONLY | O_DIRECT | O_CLOEXEC); /* not every file system can */
     }
     return COLIBRI_OK;
 }
@@ -398,23 +399,27 @@ static int publish_all(const clb_pack *pack, clb_gguf_target *targets, clb_error
 int clb_pack_write(clb_pack *pack, const char *path, unsigned flags, clb_error *err)
 {
     clb_gguf_target *targets = calloc(pack->n_files, sizeof *targets);
-    int *fds = calloc(pack->n_files, sizeof *fds);
+    int *fds = calloc(pack->n_files, sizeof *fds), *direct = calloc(pack->n_files, sizeof *direct);
     int rc = COLIBRI_OK;
-    for (uint32_t i = 0; targets && i < pack->n_files; i++)
-        targets[i].fd = -1;
-    if (!targets || !fds)
+    for (uint32_t i = 0; targets && direct && i < pack->n_files; i++)
+        targets[i].fd = direct[i] = -1;
+    if (!targets || !fds || !direct)
         CLB_GO(CLB_NOMEM(err, "the files of a packed model"));
-    CLB_GO(open_targets(pack, path, flags, targets, fds, err));
+    CLB_GO(open_targets(pack, path, flags, targets, fds, direct, err));
     CLB_GO(allocate(pack, targets, err));
-    CLB_GO(clb_pack_write_blocks(pack, fds, err));
+    CLB_GO(clb_pack_write_blocks(pack, fds, direct, err));
     CLB_GO(write_headers(pack, targets, err));
     for (uint32_t i = 0; i < pack->n_files; i++)
         CLB_GO(clb_gguf_target_finish(&targets[i], err));
     CLB_GO(publish_all(pack, targets, err));
 done:
-    for (uint32_t i = 0; targets && i < pack->n_files; i++)
+    for (uint32_t i = 0; targets && direct && i < pack->n_files; i++) {
+        if (direct[i] >= 0)
+            close(direct[i]);
         clb_gguf_target_drop(&targets[i]);
+    }
     free(targets);
     free(fds);
+    free(direct);
     return rc;
 }

@@ -62,7 +62,8 @@ int clb_pack_lay_out(clb_pack *pack, clb_error *err);
 /* The header of file i with the checksums so far. */
 int clb_pack_header(const clb_pack *pack, uint32_t i, clb_buf *out, clb_error *err);
 
-/* All blocks through all workers, to fds[file]; their checksums into pack->sums. */
-int clb_pack_write_blocks(clb_pack *pack, const int *fds, clb_error *err);
+/* All blocks through all workers, to fds[file], whole pages to direct[file] unless it is -1; their checksums into
+ * pack->sums. */
+int clb_pack_write_blocks(clb_pack *pack, const int *fds, const int *direct, clb_error *err);
 
 #endif

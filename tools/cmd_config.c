@@ -87,8 +87,8 @@ static void template(void)
     for (size_t i = 0; clb_param_kinds[i]; i++)
         printf(";[%s.NAME]\n", clb_param_kinds[i]);
     putchar('\n');
-    comment("Functions of other libraries as components: docs/foreign.md.");
-    puts(";[foreign.NAME]\n;library =\n;symbol =\n;signature =\n;kind =");
+    comment("Functions of other libraries as components: a section [foreign.NAME] with library, symbol, signature and kind "
+            "(docs/foreign.md).");
 }
 
 static int get(const clb_config *config, const char *name, clb_error *err)

@@ -12,6 +12,8 @@
 static const clb_flag flags[] = {
     {"json", 'j', NULL, "print JSON", false},
     {"all", 'a', NULL, "list: also the linked-in copies of what the folders offer", false},
+    {"dir", 0, "DIR", "new: the folder to make (default: NAME, here)", false},
+    {"id", 0, "ID", "new: the plugin's id (default: org.example.KIND.NAME)", false},
     {"timeout", 0, "SECONDS", "check: time that loading may take (default 10)", false},
     {0},
 };
@@ -36,8 +38,10 @@ static int parse_timeout(const clb_args *args, unsigned *out, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int with_registry(const clb_args *args, const char *action, const char *word, bool json, clb_error *err)
+/* words[0] is the action. */
+static int with_registry(const clb_args *args, const char *const *words, bool json, clb_error *err)
 {
+    const char *const action = words[0];
     char dir[PATH_MAX];
     clb_registry *reg = NULL;
     const bool found = clb_paths_plugin_dir(dir);
@@ -46,9 +50,11 @@ static int with_registry(const clb_args *args, const char *action, const char *w
     if (!strcmp(action, "list"))
         rc = clb_plugins_list(reg, clb_args_has(args, "all"), json, err);
     else if (!strcmp(action, "info"))
-        rc = clb_plugins_info(reg, word, json, err);
+        rc = clb_plugins_info(reg, words[1], json, err);
     else if (!strcmp(action, "why"))
-        rc = clb_plugins_why(reg, word, json, err);
+        rc = clb_plugins_why(reg, words[1], json, err);
+    else if (!strcmp(action, "new"))
+        rc = clb_plugins_new(reg, words[1], words[2], clb_args_value(args, "dir"), clb_args_value(args, "id"), err);
     else
         rc = clb_plugins_paths(reg, json, err);
     clb_registry_close(reg);
@@ -59,7 +65,9 @@ static int run(clb_args *args, clb_error *err)
 {
     static const struct {
         const char *name, *operand;
-    } actions[] = {{"list", NULL}, {"info", "ID"}, {"why", "NAME"}, {"cpu", NULL}, {"paths", NULL}, {"check", "FILE"}};
+        size_t n; /* operands */
+    } actions[] = {{"list", NULL, 0}, {"info", "ID", 1},       {"why", "NAME", 1},      {"cpu", NULL, 0},
+                   {"paths", NULL, 0}, {"check", "FILE", 1}, {"new", "KIND and NAME", 2}};
     enum { N_ACTIONS = sizeof actions / sizeof *actions };
     const char *const *words;
     const size_t n = clb_args_positional(args, &words);
@@ -73,20 +81,27 @@ static int run(clb_args *args, clb_error *err)
             names[i] = actions[i].name;
         const long near = clb_nearest(action, names, N_ACTIONS);
         return clb_fail(err, COLIBRI_E_USAGE, "unknown action '%.80s'%s%s%s", action,
-                        near >= 0 ? "; did you mean '" : " (list, info ID, why NAME, cpu, paths, check FILE)",
+                        near >= 0 ? "; did you mean '" : " (list, info ID, why NAME, cpu, paths, check FILE, new KIND NAME)",
                         near >= 0 ? names[near] : "", near >= 0 ? "'?" : "");
     }
-    if (actions[at].operand && n != 2)
-        return clb_fail(err, COLIBRI_E_USAGE, "'%s' needs one %s", action, actions[at].operand);
-    if (!actions[at].operand && n > 1)
+    const size_t operands = actions[at].n;
+    if (operands && n != 1 + operands)
+        return clb_fail(err, COLIBRI_E_USAGE, "'%s' needs %s%s", action, operands == 1 ? "one " : "",
+                        actions[at].operand);
+    if (!operands && n > 1)
         return clb_fail(err, COLIBRI_E_USAGE, "unexpected argument '%.80s'", words[1]);
     if (clb_args_has(args, "all") && strcmp(action, "list") != 0)
         return clb_fail(err, COLIBRI_E_USAGE, "--all goes with 'list'");
     if (clb_args_has(args, "timeout") && strcmp(action, "check") != 0)
         return clb_fail(err, COLIBRI_E_USAGE, "--timeout goes with 'check'");
+    for (const char *const *flag = (const char *const[]){"dir", "id", NULL}; *flag; flag++)
+        if (clb_args_has(args, *flag) && strcmp(action, "new") != 0)
+            return clb_fail(err, COLIBRI_E_USAGE, "--%s goes with 'new'", *flag);
     const bool json = clb_args_has(args, "json");
+    if (json && !strcmp(action, "new"))
+        return clb_fail(err, COLIBRI_E_USAGE, "'new' has no JSON output");
     if (strcmp(action, "cpu") != 0 && strcmp(action, "check") != 0)
-        return with_registry(args, action, n > 1 ? words[1] : NULL, json, err);
+        return with_registry(args, n ? words : &action, json, err);
     struct colibri_cpu_bits cpu;
     unsigned timeout;
     CLB_TRY(clb_cpu_from_config(clb_args_config(args), &cpu, err));
@@ -100,7 +115,8 @@ const clb_command clb_command_plugins = {
     .summary = "show plugins, why they are used or not, and check one",
     .usage = "colibri plugins [list] [--all]\ncolibri plugins info ID\ncolibri plugins why NAME\ncolibri plugins cpu | "
              "paths\n"
-             "colibri plugins check FILE [--timeout SECONDS]",
+             "colibri plugins check FILE [--timeout SECONDS]\n"
+             "colibri plugins new KIND NAME [--dir DIR] [--id ID]",
     .description = "'list' reads the notes of the plugin files and loads none of them. A rejected plugin says why. "
                    "'info' loads one "
                    "plugin and shows what it offers. 'why' replays filter, rank and selection with every comparison, "
@@ -114,13 +130,18 @@ const clb_command clb_command_plugins = {
                    "indirect functions and "
                    "libraries, then loads it in a separate process and looks for crashes, hangs and tables with "
                    "mistakes. It ends with "
-                   "status 9 if anything is wrong.",
+                   "status 9 if anything is wrong.\n"
+                   "\n"
+                   "'new' makes a folder with a complete plugin to start from: source, CMakeLists.txt, a test, a README. "
+                   "KIND is expert-policy, predictor, kv-strategy or kernel. It builds against the installed headers, and "
+                   "works as it is.",
     .examples = "colibri plugins   # what is installed, and what was rejected\n"
                 "colibri plugins why q4_k   # which kernel multiplies Q4_K here, and which ones lost\n"
                 "colibri plugins list --cpu-mask avx512f   # what a CPU without AVX-512 would use\n"
-                "colibri plugins check ./my-kernel.so   # before shipping it\n",
+                "colibri plugins check ./my-kernel.so   # before shipping it\n"
+                "colibri plugins new expert-policy my-policy   # start one of your own\n",
     .flags = flags,
     .settings = settings,
-    .max_positional = 2,
+    .max_positional = 3,
     .run = run,
 };

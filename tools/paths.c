@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-bool clb_paths_plugin_dir_of(const char *exe, char out[PATH_MAX])
+static bool beside(const char *exe, const char *rel, char out[PATH_MAX])
 {
     const char *const slash = strrchr(exe, '/');
     if (!slash || exe[0] != '/')
@@ -12,16 +12,32 @@ bool clb_paths_plugin_dir_of(const char *exe, char out[PATH_MAX])
     const size_t dir = (size_t)(slash - exe), tail = strlen("/" COLIBRI_BIN_REL);
     if (dir < tail || memcmp(exe + dir - tail, "/" COLIBRI_BIN_REL, tail) != 0)
         return false;
-    const int n = snprintf(out, PATH_MAX, "%.*s/" COLIBRI_PLUGIN_REL, (int)(dir - tail), exe);
+    const int n = snprintf(out, PATH_MAX, "%.*s/%s", (int)(dir - tail), exe, rel);
     return n > 0 && n < PATH_MAX;
+}
+
+bool clb_paths_plugin_dir_of(const char *exe, char out[PATH_MAX])
+{
+    return beside(exe, COLIBRI_PLUGIN_REL, out);
+}
+
+static bool own_path(char exe[PATH_MAX])
+{
+    const ssize_t n = readlink("/proc/self/exe", exe, PATH_MAX - 1);
+    if (n <= 0 || n == PATH_MAX - 1)
+        return false;
+    exe[n] = '\0';
+    return true;
 }
 
 bool clb_paths_plugin_dir(char out[PATH_MAX])
 {
     char exe[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n <= 0 || (size_t)n == sizeof exe - 1)
-        return false;
-    exe[n] = '\0';
-    return clb_paths_plugin_dir_of(exe, out);
+    return own_path(exe) && beside(exe, COLIBRI_PLUGIN_REL, out);
+}
+
+bool clb_paths_data_dir(char out[PATH_MAX])
+{
+    char exe[PATH_MAX];
+    return own_path(exe) && beside(exe, COLIBRI_DATA_REL, out);
 }

@@ -12,4 +12,7 @@ bool clb_paths_plugin_dir(char out[PATH_MAX]);
 /* The same for an executable path that is given. Pure. */
 bool clb_paths_plugin_dir_of(const char *exe, char out[PATH_MAX]);
 
+/* The folder of data files, PREFIX/share/colibri, by the same rule: templates, traces. false: the executable lies elsewhere. */
+bool clb_paths_data_dir(char out[PATH_MAX]);
+
 #endif

@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Foreign functions: the examples, compiled without Colibri's headers, as policies; a BLAS as a kernel; what is refused.
+. "$(dirname "$0")/lib.sh"
+c=$COLIBRI model=$SOURCE_DIR/examples/tiny-moe/tiny-moe-q4_k_m.gguf
+library=$BINARY_DIR/tests/plugins-bad/foreign.so
+[ -f "$library" ] || skip "the test libraries are not built"
+question="Remember this: the secret code of the silver fox is 7316. What is the secret code of the silver fox?"
+ask() { "$c" run -m "$model" --temperature 0 -n 40 --expert-slots 24 --stats "$@" "$question"; }
+run 0 ask --expert-policy lru
+cp "$WORK/out" "$WORK/answer"
+lru=$(grep -a '^experts' "$WORK/err" | sed 's/.*slots/slots/')
+
+# ---- "the lowest last_use leaves" is lru, to the last hit; a policy never changes the text
+cat >"$WORK/a.ini" <<INI
+[foreign.oldest]
+kind = expert-policy
+library = $library
+symbol = score_last_use
+signature = double(double last_use) ; every number can be had as a double
+[foreign.nan]
+kind = expert-policy
+library = $library
+symbol = score_nan
+signature = double()
+INI
+run 0 ask --config "$WORK/a.ini" --expert-policy oldest
+cmp -s "$WORK/out" "$WORK/answer" || fail "a foreign policy changed the text"
+[ "$(grep -a '^experts' "$WORK/err" | sed 's/.*slots/slots/')" = "$lru" ] || fail "not lru: $(grep -a '^experts' "$WORK/err")"
+err "expert-policy  oldest             oldest                   $library"
+run 0 ask --config "$WORK/a.ini" --expert-policy nan
+cmp -s "$WORK/out" "$WORK/answer" || fail "a bad policy changed the text"
+err "nan misbehaved: score() returned NaN"
+err "answers replaced by the host"
+run 0 "$c" plugins list --config "$WORK/a.ini"
+grep -qE '^expert-policy +foreign\.oldest +0 +0 +available$' "$WORK/out" || fail "list: $(grep foreign "$WORK/out")"
+run 0 "$c" plugins info oldest --config "$WORK/a.ini"
+out "path:    $library"
+out "bound in $WORK/a.ini:2"
+run 0 "$c" plugins why oldest --config "$WORK/a.ini"
+out "chosen: oldest"
+run 0 "$c" plugins paths --config "$WORK/a.ini"
+run 0 "$c" config check "$WORK/a.ini"
+out "2 foreign functions"
+refuse 2 "did you mean 'score-rises'?" "$c" config --print-config --config "$WORK/a.ini" --set foreign.oldest.score-rise=no
+run 0 "$c" config --print-config --config "$WORK/a.ini"
+out "[foreign.oldest]"
+sed 's/ ; .*//' "$WORK/out" >"$WORK/again.ini"
+run 0 "$c" config check "$WORK/again.ini"
+out "2 foreign functions"
+
+# ---- refused: one line, before the model is read
+section() { # section KEY VALUE: a.ini with another value
+    sed "0,/^$1 = .*/s||$1 = $2|" "$WORK/a.ini" >"$WORK/b.ini"
+}
+bad() { # bad CODE TEXT KEY VALUE
+    section "$3" "$4"
+    refuse "$1" "$2" "$c" run --config "$WORK/b.ini" -m "$model" -n 1 --expert-policy oldest x
+}
+bad 2 "b.ini:5: foreign.oldest.signature: unknown type 'int'" signature 'int(double last_use)'
+bad 2 "did you mean 'last_use'?" signature 'double(double lastuse)'
+bad 2 "neither an absolute path nor the name of a system library" library './score.so'
+bad 3 "it has no function skore" symbol skore
+bad 3 "its seen is data, not a function" symbol seen
+bad 3 "cannot open shared object file" library libcolibri-test-none.so.7
+bad 3 "No such file" library /nonexistent/score.so
+bad 3 "loading it changed the floating-point control state" library "$BINARY_DIR/tests/plugins-bad/foreign_flush.so"
+cp "$library" "$WORK/open.so"
+chmod 0666 "$WORK/open.so"
+bad 3 "chmod go-w" library "$WORK/open.so"
+refuse 2 "plugin colibri.expert-policy.lru" "$c" run -m "$model" -n 1 --set foreign.lru.library="$library" \
+    --set foreign.lru.symbol=count --set "foreign.lru.signature=double()" --set foreign.lru.kind=expert-policy x
+mkdir "$WORK/models"
+cp "$model" "$WORK/models/m.gguf"
+cp "$WORK/a.ini" "$WORK/models/colibri.ini"
+refuse 2 "not allowed in a file beside a model" "$c" run -m "$WORK/models/m.gguf" -n 1 x
+
+# ---- the same from the command line, and a policy that remembers: one pool only, or told apart
+remembers=(--set foreign.m.library="$library" --set foreign.m.symbol=score_age --set "foreign.m.signature=double(u64 age)"
+    --set foreign.m.on-use=on_use --set foreign.m.reset=reset --set foreign.m.kind=expert-policy --expert-policy m)
+run 0 ask "${remembers[@]}"
+cmp -s "$WORK/out" "$WORK/answer" || fail "a policy that remembers changed the text"
+
+# ---- products
+blas=(--set foreign.blas.kind=matmul-f32 --set foreign.blas.library="$library" --set foreign.blas.symbol=cblas_sgemm
+    --set foreign.blas.signature=cblas_sgemm --set foreign.blas.min-x=1)
+run 0 ask "${blas[@]}"
+cmp -s "$WORK/out" "$WORK/answer" || fail "a lossy kernel without permission changed the text"
+grep -q ' blas ' "$WORK/err" && fail "a lossy kernel serves without permission"
+run 0 ask "${blas[@]}" --allow-inexact
+err "kernel         F32                blas                     $library"
+out "7316"
+run 0 "$c" plugins why f32 "${blas[@]}"
+out "not exact (no bound) and allow-inexact is off"
+run 0 "$c" plugins why f32 "${blas[@]}" --allow-inexact
+out "chosen: blas"
+refuse 9 "[foreign.blas]: $library: it has no function dgemm" "$c" run -m "$model" -n 1 "${blas[@]/symbol=cblas_sgemm/symbol=dgemm}" \
+    --allow-inexact x
+for so in libopenblas.so.0 libblas.so.3 libmkl_rt.so; do
+    for symbol in cblas_sgemm sgemm_; do
+        real=(--set foreign.blas.kind=matmul-f32 --set foreign.blas.library=$so --set foreign.blas.symbol=$symbol
+            --set foreign.blas.signature=$symbol --set foreign.blas.min-x=1)
+        "$c" run -m "$model" --raw -n 1 "${real[@]}" --allow-inexact x >/dev/null 2>&1 || { echo "no $symbol in $so"; continue; }
+        OPENBLAS_NUM_THREADS=1 run 0 ask "${real[@]}" --allow-inexact
+        err " blas "
+        out "7316"
+    done
+done
+
+# ---- the examples, as their comments say
+if command -v cc >/dev/null; then
+    cp "$SOURCE_DIR"/examples/foreign/* "$WORK/"
+    cd "$WORK" || exit 1
+    run 0 cc -Wall -Wextra -Werror -O2 -shared -fPIC score.c -o score.so
+    sed "s|DIR|$WORK|" colibri.ini >my.ini
+    run 0 ask --config my.ini --expert-policy aged-frequency
+    cmp -s out answer || fail "score.c changed the text"
+    err "policy aged-frequency"
+    if pkg-config --exists lua5.4 2>/dev/null; then
+        # shellcheck disable=SC2046
+        run 0 cc -Wall -Wextra -Werror -O2 -shared -fPIC lua_policy.c $(pkg-config --cflags --libs lua5.4) -o lua_policy.so
+        LUA_POLICY=$WORK/policy.lua run 0 ask --config my.ini --expert-policy lua
+        cmp -s out answer || fail "policy.lua changed the text"
+        err "policy lua"
+        grep -q 'misbehaved' err && fail "policy.lua: $(grep misbehaved err)"
+        grep -q 'lua_policy:' err && fail "policy.lua: $(grep lua_policy: err)"
+        # A script that fails has no opinion; the run goes on.
+        printf 'function score() error("no idea") end\n' >broken.lua
+        LUA_POLICY=$WORK/broken.lua run 0 ask --config my.ini --expert-policy lua
+        cmp -s out answer || fail "a broken script changed the text"
+        err "no idea"
+        err "lua misbehaved: score() returned NaN"
+        # Lua must not be asked twice at once, nor remember two pools in one: refused, with the way out.
+        LUA_POLICY=$WORK/policy.lua run 0 ask --config my.ini --expert-policy lua --expert-pool global
+    else
+        echo "no Lua: its example was not tried"
+    fi
+else
+    echo "no compiler: the examples were not tried"
+fi
+finish

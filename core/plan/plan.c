@@ -38,7 +38,6 @@ uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)
 struct dense {
     uint64_t bytes;      /* of the matrices, that are copied */
     uint64_t in_place;   /* of those that are used in the file */
-    uint64_t slot_bytes; /* to stream them */
     uint64_t file_bytes; /* of their rows */
 };
 
@@ -55,7 +54,6 @@ static struct dense layer_dense(const clb_layer *l, bool mapped)
             continue;
         }
         d.bytes = clb_sat_add(d.bytes, w->m.bytes);
-        d.slot_bytes = clb_sat_add(d.slot_bytes, clb_sat_add(w->m.bytes, CLB_STREAM_SLACK));
         d.file_bytes = clb_sat_add(d.file_bytes, w->m.row_bytes * w->m.n_rows);
     }
     return d;
@@ -63,8 +61,14 @@ static struct dense layer_dense(const clb_layer *l, bool mapped)
 
 uint64_t clb_plan_layer_bytes(const clb_model *model, uint32_t layer)
 {
-    const uint64_t bytes = layer_dense(&model->layers[layer], false).slot_bytes;
-    return clb_sat_add(bytes, 4095) & ~UINT64_C(4095);
+    const clb_layer *l = &model->layers[layer];
+    const clb_weight *const weights[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router};
+    const clb_matrix *matrices[sizeof weights / sizeof *weights];
+    uint32_t n = 0;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        if (weights[i]->tensor)
+            matrices[n++] = &weights[i]->m;
+    return clb_store_layer_room(matrices, n);
 }
 
 static void mapped_embeddings(const clb_model *model, clb_plan *p)

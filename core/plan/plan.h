@@ -65,9 +65,7 @@ void clb_plan_free(clb_plan *plan);
 /* One line at INFO; warnings if a limit made the budget smaller, or if the machine will have to swap. */
 void clb_plan_log(const clb_plan *plan, const clb_log *log);
 
-/* Room for the dense matrices of one layer when they are streamed: each one's bytes and CLB_STREAM_SLACK for the
- * alignment of direct reads. 0: the layer has none. */
-#define CLB_STREAM_SLACK (UINT64_C(2) * 4096)
+/* Room for the dense matrices of one layer when they are streamed. */
 uint64_t clb_plan_layer_bytes(const clb_model *model, uint32_t layer);
 
 #endif

@@ -29,7 +29,7 @@ MAY = {
     "core/kv": LOW,
     "core/store": LOW | {"core/gguf", "core/plugin"},
     "core/model": LOW | {"core/gguf", "core/ops", "core/plugin", "core/store", "core/kv"},
-    "core/plan": LOW | {"core/model", "core/store", "core/kv"},
+    "core/plan": LOW | {"core/gguf", "core/model", "core/store", "core/kv", "core/plugin", "core/replay"},
     "core/replay": LOW | {"core/plugin", "core/store"},
 }
 MAY["core/engine"] = set(MAY)

@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gguf/writer.h"
 #include "support.h"
+#include "support/synth.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -119,110 +119,6 @@ static void check_budgets(const struct setup *s, const char *n)
     }
 }
 
-/* ---- a model whose buffers matter ---- */
-
-struct shape {
-    uint32_t n_layers, n_embd, n_ff, n_experts, top_k, n_heads, n_kv_heads, head_dim, ctx;
-};
-
-#define Q8_0       8u
-#define Q8_0_BLOCK 34u
-
-/* Q8_0 blocks of scale 2^-9 and bytes from a fixed sequence; floats 1 for norms. */
-static int produce_q8(void *ctx, uint64_t offset, void *buf, size_t size, clb_error *err)
-{
-    (void)err;
-    const uint64_t salt = *(const uint64_t *)ctx;
-    uint8_t *p = buf;
-    for (size_t i = 0; i < size; i++) {
-        const uint64_t at = offset + i, in_block = at % Q8_0_BLOCK;
-        const uint64_t mixed = (at + salt) * UINT64_C(0x9e3779b97f4a7c15);
-        p[i] = in_block == 0 ? 0x00 : in_block == 1 ? 0x18 : (uint8_t)(mixed >> 56);
-    }
-    return COLIBRI_OK;
-}
-
-static int produce_ones(void *ctx, uint64_t offset, void *buf, size_t size, clb_error *err)
-{
-    (void)ctx;
-    (void)err;
-    static const uint8_t one[4] = {0, 0, 0x80, 0x3f};
-    for (size_t i = 0; i < size; i++)
-        ((uint8_t *)buf)[i] = one[(offset + i) % 4];
-    return COLIBRI_OK;
-}
-
-static void add(clb_gguf_writer *w, const char *name, bool matrix, uint64_t ne0, uint64_t ne1, uint64_t ne2, uint64_t *salt)
-{
-    clb_error err;
-    const clb_gguf_new_tensor t = {.name = name,
-                                   .type = matrix ? Q8_0 : 0,
-                                   .n_dims = ne2 ? 3 : ne1 ? 2 : 1,
-                                   .ne = {ne0, ne1, ne2},
-                                   .produce = matrix ? produce_q8 : produce_ones,
-                                   .ctx = salt};
-    assert_ok(clb_gguf_writer_add_tensor(w, &t, &err), &err);
-}
-
-static void add_layer(clb_gguf_writer *w, uint32_t il, const struct shape *s, uint64_t *salt)
-{
-    const uint64_t nq = (uint64_t)s->n_heads * s->head_dim, nk = (uint64_t)s->n_kv_heads * s->head_dim;
-    const struct {
-        const char *name;
-        bool matrix;
-        uint64_t ne[3];
-    } tensors[] = {
-        {"attn_norm", false, {s->n_embd}},         {"ffn_norm", false, {s->n_embd}},
-        {"attn_q_norm", false, {s->head_dim}},     {"attn_k_norm", false, {s->head_dim}},
-        {"attn_q", true, {s->n_embd, nq}},         {"attn_k", true, {s->n_embd, nk}},
-        {"attn_v", true, {s->n_embd, nk}},         {"attn_output", true, {nq, s->n_embd}},
-        {"ffn_gate_inp", true, {s->n_embd, s->n_experts}},
-        {"ffn_gate_exps", true, {s->n_embd, s->n_ff, s->n_experts}},
-        {"ffn_up_exps", true, {s->n_embd, s->n_ff, s->n_experts}},
-        {"ffn_down_exps", true, {s->n_ff, s->n_embd, s->n_experts}},
-    };
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%u.%s.weight", il, tensors[i].name);
-        add(w, name, tensors[i].matrix, tensors[i].ne[0], tensors[i].ne[1], tensors[i].ne[2], salt);
-    }
-}
-
-static void write_moe(const char *path, const struct shape *s)
-{
-    clb_error err;
-    clb_gguf *base;
-    clb_gguf_writer *w;
-    static uint64_t salt = 12345;
-    assert_ok(clb_gguf_open(TEST_DATA("arch/qwen3moe.gguf"), NULL, NULL, &base, &err), &err);
-    assert_ok(clb_gguf_writer_create(&w, &err), &err);
-    assert_ok(clb_gguf_writer_copy_keys(w, base, &err), &err);
-    const struct {
-        const char *key;
-        uint32_t value;
-    } keys[] = {
-        {"block_count", s->n_layers},          {"embedding_length", s->n_embd},
-        {"feed_forward_length", s->n_ff},      {"expert_feed_forward_length", s->n_ff},
-        {"expert_count", s->n_experts},        {"expert_used_count", s->top_k},
-        {"attention.head_count", s->n_heads},  {"attention.head_count_kv", s->n_kv_heads},
-        {"attention.key_length", s->head_dim}, {"attention.value_length", s->head_dim},
-        {"rope.dimension_count", s->head_dim}, {"context_length", s->ctx},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        char key[96];
-        snprintf(key, sizeof key, "qwen3moe.%s", keys[i].key);
-        assert_ok(clb_gguf_writer_set_u32(w, key, keys[i].value, &err), &err);
-    }
-    add(w, "token_embd.weight", true, s->n_embd, 128, 0, &salt);
-    add(w, "output.weight", true, s->n_embd, 128, 0, &salt);
-    add(w, "output_norm.weight", false, s->n_embd, 0, 0, &salt);
-    for (uint32_t il = 0; il < s->n_layers; il++)
-        add_layer(w, il, s, &salt);
-    assert_ok(clb_gguf_writer_write(w, path, 0, &err), &err);
-    clb_gguf_writer_free(w);
-    clb_gguf_close(base);
-}
-
 static void write_prompt(const char *path, size_t n)
 {
     char *text = malloc(n);
@@ -262,19 +158,41 @@ static void tiny_moe(void **state)
 static void synthetic(void **state)
 {
     (void)state;
-    static const struct shape shape = {2, 512, 768, 64, 8, 8, 2, 64, 8192};
+    static const test_shape shape = {2, 512, 768, 64, 8, 8, 2, 64, 8192};
     test_dir dir;
     char prompt[PATH_MAX], model[PATH_MAX];
     test_dir_create(&dir);
     test_dir_file(&dir, "prompt.txt", prompt);
     test_dir_file(&dir, "model.gguf", model);
-    write_moe(model, &shape);
+    test_write_model(model, &shape);
     write_prompt(prompt, 2500);
     const struct setup setups[] = {
         {model, prompt, {"--threads", "2", "--ctx", "4096", NULL}},
         {model, prompt, {"--threads", "2", "--ctx", "4096", "--batch", "1500", NULL}},
         {model, prompt, {"--threads", "2", "--ctx", "8192", "--batch", "16", "--kv-block-size", "256", NULL}},
         {model, prompt, {"--threads", "8", "--ctx", "3000", "--batch", "128", NULL}},
+    };
+    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
+        check_budgets(&setups[i], "8");
+    test_dir_remove(&dir);
+}
+
+/* Layers that are read again in every pass: the least budget holds two of eight. */
+static void streamed(void **state)
+{
+    (void)state;
+    static const test_shape shape = {8, 1024, 3072, 0, 0, 16, 4, 64, 4096};
+    test_dir dir;
+    char prompt[PATH_MAX], model[PATH_MAX];
+    test_dir_create(&dir);
+    test_dir_file(&dir, "prompt.txt", prompt);
+    test_dir_file(&dir, "model.gguf", model);
+    test_write_model(model, &shape);
+    write_prompt(prompt, 700);
+    const struct setup setups[] = {
+        {model, prompt, {"--threads", "2", "--ctx", "1024", "--batch", "64", NULL}},
+        {model, prompt, {"--threads", "2", "--ctx", "1024", "--batch", "64", "--prefetch-depth", "4", NULL}},
+        {model, prompt, {"--threads", "1", "--ctx", "1024", "--batch", "64", "--direct", "off", "--io", "pread", NULL}},
     };
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
         check_budgets(&setups[i], "8");
@@ -288,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiny_moe),
         cmocka_unit_test(synthetic),
+        cmocka_unit_test(streamed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,6 +62,9 @@ int clb_io_open(const clb_io_options *options, clb_io **out, clb_error *err)
         free(io);
         return rc;
     }
+    clb_logf(io->log, COLIBRI_LOG_INFO, "reading with %s, %s, up to %u pieces of %llu KiB at once", io->ops->name,
+             io->direct ? "past the page cache" : "through the page cache", io->depth,
+             (unsigned long long)(io->piece_bytes >> 10));
     *out = io;
     return COLIBRI_OK;
 }

@@ -30,9 +30,10 @@
 #define COMPARE_BLOCKS 32u
 #define COMPARE_BYTES  4096u
 
-/* A measurement of a drive's speed lasts this long or this much. */
-#define WINDOW_NS    ((uint64_t)20000000)
-#define WINDOW_BYTES ((uint64_t)8 << 20)
+/* A measurement of a drive's speed takes this long. It ends between two looks at the drive: pieces that were found
+ * complete at one look took their time together. */
+#define WINDOW_NS ((uint64_t)20000000)
+#define LOOK_NS   ((uint64_t)20000)
 /* A drive that gets nothing because it was slow once is tried again after this time: prefetch reads first. */
 #define RETRY_PREFETCH_NS ((uint64_t)2000000000)
 #define RETRY_DEMAND_NS   ((uint64_t)10000000000)
@@ -80,7 +81,8 @@ struct verdict {
     bool direct;
 };
 
-static bool direct_pays(clb_io *io, const char *path, const struct stat *is, struct verdict *known, uint32_t *n_known)
+static bool direct_pays(clb_io *io, const clb_io_options *options, const char *path, const struct stat *is,
+                        struct verdict *known, uint32_t *n_known)
 {
     if ((uint64_t)is->st_size < SMALL_FILE)
         return false;
@@ -90,7 +92,7 @@ static bool direct_pays(clb_io *io, const char *path, const struct stat *is, str
     clb_io_speed speed;
     clb_error err;
     bool direct = true;
-    if (clb_io_measure(path, PROBE_MOST, PROBE_NS, &speed, &err)) {
+    if (clb_io_probe(path, PROBE_MOST, PROBE_NS, options, &speed, &err)) {
         clb_logf(io->log, COLIBRI_LOG_INFO, "%s; trying direct reads", err.msg);
     } else {
         direct = speed.direct_bytes_per_second > 0 &&
@@ -121,7 +123,7 @@ static int use_direct(clb_io *io, const clb_io_options *options, clb_io_copy *co
                  copy->path ? copy->path : "the model", why);
         return COLIBRI_OK;
     }
-    if (options->direct == CLB_IO_DIRECT_AUTO && !direct_pays(io, copy->path, is, known, n_known)) {
+    if (options->direct == CLB_IO_DIRECT_AUTO && !direct_pays(io, options, copy->path, is, known, n_known)) {
         close(fd);
         return COLIBRI_OK;
     }
@@ -300,16 +302,16 @@ void clb_io_drive_ends(clb_io *io, uint32_t drive, uint64_t asked, uint64_t deli
 {
     clb_io_drive *d = &io->drives[drive];
     assert(d->in_flight && d->bytes_in_flight >= asked);
+    const uint64_t ns = now - d->busy_since;
+    if (d->window_ns >= (ns > LOOK_NS ? WINDOW_NS : 2 * WINDOW_NS)) {
+        const double rate = (double)d->window_bytes * 1e9 / (double)d->window_ns;
+        d->rate = d->rate > 0 ? 0.7 * d->rate + 0.3 * rate : rate;
+        d->window_bytes = d->window_ns = 0;
+    }
     d->in_flight--;
     d->bytes_in_flight -= asked;
     d->bytes += delivered;
-    d->busy_ns += now - d->busy_since;
-    d->window_ns += now - d->busy_since;
+    d->window_ns += ns;
     d->window_bytes += delivered;
     d->busy_since = now; /* of what is still in flight */
-    if (d->window_ns < WINDOW_NS && d->window_bytes < WINDOW_BYTES)
-        return;
-    const double rate = (double)d->window_bytes * 1e9 / (double)(d->window_ns ? d->window_ns : 1);
-    d->rate = d->rate > 0 ? 0.7 * d->rate + 0.3 * rate : rate;
-    d->window_bytes = d->window_ns = 0;
 }

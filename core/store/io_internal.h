@@ -55,7 +55,8 @@ typedef struct clb_io_copy {
     int fd;        /* buffered */
     int direct_fd; /* -1: none */
     bool own_fd;
-    bool out; /* this copy failed; the others are asked first */
+    bool out;            /* this copy failed; the others are asked first */
+    bool refuses_direct; /* it did at least once */
 } clb_io_copy;
 
 typedef struct clb_io_opened {
@@ -68,7 +69,7 @@ typedef struct clb_io_opened {
 typedef struct clb_io_drive {
     uint32_t in_flight;
     uint64_t bytes_in_flight, bytes;
-    uint64_t busy_since, busy_ns;
+    uint64_t busy_since;
     uint64_t window_bytes, window_ns; /* of the measurement that is going on */
     double rate;                      /* bytes per second, recent past; 0: not known yet */
     uint64_t last_issue_ns;
@@ -166,5 +167,9 @@ uint32_t clb_io_choose(clb_io *io, const clb_io_opened *file, uint32_t tried, ui
                        uint64_t now);
 void clb_io_drive_begins(clb_io *io, uint32_t drive, uint64_t bytes, uint64_t now);
 void clb_io_drive_ends(clb_io *io, uint32_t drive, uint64_t asked, uint64_t delivered, uint64_t now);
+
+/* io_measure.c: clb_io_measure with the engine and the CPUs of `options`. */
+int clb_io_probe(const char *path, uint64_t bytes, uint64_t max_ns, const clb_io_options *options, clb_io_speed *out,
+                 clb_error *err);
 
 #endif

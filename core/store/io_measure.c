@@ -113,15 +113,19 @@ static int read_for(probe *p, clb_io *io, bool direct, uint64_t until, uint64_t 
     return rc;
 }
 
-static int measure(probe *p, const char *path, uint64_t max_ns, clb_io_speed *out, clb_error *err)
+static int measure(probe *p, const char *path, uint64_t max_ns, const clb_io_options *like, clb_io_speed *out,
+                   clb_error *err)
 {
     const clb_io_file file = {.path = path, .fd = p->fd};
     clb_io *io[WAYS] = {NULL, NULL};
     uint64_t bytes[WAYS] = {0, 0}, ns[WAYS] = {0, 0};
     int rc = COLIBRI_OK;
     for (uint32_t way = 0; way < WAYS && !rc; way++) {
-        const clb_io_options options = {
-            .files = &file, .n_files = 1, .direct = way ? CLB_IO_DIRECT_OFF : CLB_IO_DIRECT_ON};
+        const clb_io_options options = {.engine = like->engine,
+                                        .direct = way ? CLB_IO_DIRECT_OFF : CLB_IO_DIRECT_ON,
+                                        .files = &file,
+                                        .n_files = 1,
+                                        .cpus = like->cpus};
         rc = clb_io_open(&options, &io[way], err);
         if (rc == COLIBRI_E_UNSUPPORTED && way == 0)
             rc = COLIBRI_OK;
@@ -143,7 +147,8 @@ static int measure(probe *p, const char *path, uint64_t max_ns, clb_io_speed *ou
     return rc;
 }
 
-int clb_io_measure(const char *path, uint64_t bytes, uint64_t max_ns, clb_io_speed *out, clb_error *err)
+int clb_io_probe(const char *path, uint64_t bytes, uint64_t max_ns, const clb_io_options *options, clb_io_speed *out,
+                 clb_error *err)
 {
     *out = (clb_io_speed){0};
     probe p = {.left = bytes};
@@ -168,10 +173,16 @@ int clb_io_measure(const char *path, uint64_t bytes, uint64_t max_ns, clb_io_spe
         p.buffers[i] = (uint8_t *)memory + i * READ_BYTES;
         p.places[i] = UINT64_MAX;
     }
-    rc = measure(&p, path, max_ns, out, err);
+    rc = measure(&p, path, max_ns, options, out, err);
 done:
     if (memory != MAP_FAILED)
         munmap(memory, READ_BYTES * IN_FLIGHT);
     close(p.fd);
     return rc;
+}
+
+int clb_io_measure(const char *path, uint64_t bytes, uint64_t max_ns, clb_io_speed *out, clb_error *err)
+{
+    const clb_io_options options = {.engine = CLB_IO_AUTO};
+    return clb_io_probe(path, bytes, max_ns, &options, out, err);
 }

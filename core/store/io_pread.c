@@ -23,7 +23,9 @@ static int readers_open(clb_io *io, clb_error *err)
     readers *t = calloc(1, sizeof *t);
     if (!t)
         return CLB_NOMEM(err, "reading threads");
-    t->most = io->depth < MOST_THREADS ? io->depth : MOST_THREADS;
+    if (io->depth > MOST_THREADS)
+        io->depth = MOST_THREADS; /* which leaves threads for demand when prefetch has all that it may */
+    t->most = io->depth;
     pthread_cond_init(&t->work, NULL);
     pthread_cond_init(&t->some, NULL);
     io->engine = t;

@@ -336,7 +336,9 @@ static enum outcome copy_failed(clb_io *io, clb_io_piece *p, int errnum, clb_err
 
 static enum outcome judge(clb_io *io, clb_io_piece *p, int64_t result, clb_error *err)
 {
-    const bool direct = clb_io_piece_fd(io, p) != io->files[io->requests[p->request].file].copies[p->copy].fd;
+    clb_io_copy *copy = &io->files[io->requests[p->request].file].copies[p->copy];
+    const bool direct = clb_io_piece_fd(io, p) != copy->fd;
+    const bool refused = direct && (result == -EINVAL || result == -EOPNOTSUPP);
     if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) {
         io->stats.retried++;
         return ++p->idle < MOST_IDLE ? AGAIN : copy_failed(io, p, (int)-result, err);
@@ -350,7 +352,12 @@ static enum outcome judge(clb_io *io, clb_io_piece *p, int64_t result, clb_error
     io->stats.retried++;
     /* A direct read that ends short of a block, at the file's end or not, cannot be resumed as one, and some file
      * systems refuse direct reads that others do not. The page cache tells what is there. */
-    if (direct && (result == -EINVAL || result == 0 || p->got % io->align)) {
+    if (refused && !copy->refuses_direct) {
+        copy->refuses_direct = true;
+        clb_logf(io->log, COLIBRI_LOG_INFO, "%s: a direct read was refused; reading through the page cache then",
+                 copy->path);
+    }
+    if (refused || (direct && (result == 0 || (result > 0 && p->got % io->align)))) {
         p->buffered = true;
         return AGAIN;
     }

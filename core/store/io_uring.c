@@ -94,19 +94,18 @@ static void prepare(clb_io *io, uring *u, uint32_t i)
         io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 }
 
-/* The kernel took no more: what it did not take fails, and lies in the ring as requests that do nothing. */
+/* The kernel took no more: what it did not take fails, and the queue ends where it stopped. Nobody but this thread
+ * looks at the queue's end: there is no polling kernel thread. */
 static void give_up(clb_io *io, uring *u, int errnum)
 {
-    const struct io_uring_sq *sq = &u->ring.sq;
-    const unsigned mask = *sq->kring_mask;
-    for (unsigned at = *sq->khead; at != sq->sqe_tail; at++) {
-        struct io_uring_sqe *sqe = &sq->sqes[at & mask];
-        const uint64_t piece = sqe->user_data;
-        io_uring_prep_nop(sqe);
-        io_uring_sqe_set_data64(sqe, NO_PIECE);
+    struct io_uring_sq *sq = &u->ring.sq;
+    const unsigned mask = *sq->kring_mask, head = *sq->khead;
+    for (unsigned at = head; at != sq->sqe_tail; at++) {
+        const uint64_t piece = sq->sqes[at & mask].user_data;
         if (piece != NO_PIECE)
             clb_io_finish(io, (uint32_t)piece, -errnum);
     }
+    *sq->ktail = sq->sqe_head = sq->sqe_tail = head;
 }
 
 static void uring_kick(clb_io *io)

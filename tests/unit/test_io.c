@@ -1,10 +1,17 @@
 /* Asynchronous reads: every engine, directly and through the page cache, brings the bytes of the file and nothing else.
  * Also meant for ThreadSanitizer. */
 #include <dirent.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "test_io_util.h"
 
@@ -212,6 +219,7 @@ static void close_in_flight(int kind)
 {
     for (uint32_t round = 0; round < 20; round++) {
         static io_rig rig;
+        const uint32_t files = count_files();
         open_kind(&rig, kind, NULL);
         for (uint32_t i = 0; i < 12; i++)
             rig_submit(&rig, i, i * 1000u, 4000000, (int)(i % 2));
@@ -223,6 +231,7 @@ static void close_in_flight(int kind)
         for (uint32_t i = 0; i < 12; i++)
             rig_check_guards(&rig, i);
         rig_destroy(&rig);
+        assert_int_equal(count_files(), files);
     }
 }
 EACH_KIND(close_in_flight)
@@ -369,6 +378,96 @@ static void automatic(void **state)
     rig_destroy(&rig);
 }
 
+/* Makes a system call fail in this process from now on. */
+static void forbid(int call, int errnum)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)errnum),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        _exit(77);
+}
+
+/* A child ends with 0 if all was as it should be. */
+static void expect_child(pid_t pid)
+{
+    int status;
+    assert_true(pid > 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* Containers forbid io_uring, old kernels have none: AUTO reads with threads and says why, "uring" is refused. */
+static void forbidden(void **state)
+{
+    (void)state;
+    static const int errnos[] = {EPERM, ENOSYS};
+    for (int i = 0; i < 2; i++) {
+        static io_rig rig;
+        rig_create(&rig);
+        const pid_t pid = fork();
+        if (pid == 0) {
+            forbid(SYS_io_uring_setup, errnos[i]);
+            const clb_io_file file = {.path = rig.path, .fd = rig.fd};
+            clb_io_options options = {.files = &file, .n_files = 1, .direct = CLB_IO_DIRECT_OFF, .log = &rig.log};
+            clb_error err;
+            options.engine = CLB_IO_URING;
+            int wrong = clb_io_open(&options, &rig.io, &err) != COLIBRI_E_UNSUPPORTED;
+            wrong += !test_contains(err.msg, i ? "this kernel has none" : "the system forbids it");
+            options.engine = CLB_IO_AUTO;
+            wrong += clb_io_open(&options, &rig.io, &err) != COLIBRI_OK;
+            wrong += !rig_logged(&rig, i ? "this kernel has none" : "the system forbids it");
+            clb_io_stats stats;
+            clb_io_get_stats(rig.io, &stats);
+            wrong += strcmp(stats.engine, "pread") != 0;
+            rig_submit(&rig, 0, 5, 100000, CLB_IO_DEMAND);
+            rig_collect_all(&rig);
+            clb_io_close(rig.io);
+            _exit(wrong);
+        }
+        expect_child(pid);
+        rig_destroy(&rig);
+    }
+}
+
+/* A ring that takes no more requests: they fail, and nothing waits for them. */
+static void ring_breaks(void **state)
+{
+    (void)state;
+    static io_rig rig;
+    rig_create(&rig);
+    rig_open(&rig, CLB_IO_URING, CLB_IO_DIRECT_OFF, NULL);
+    clb_io_close(rig.io); /* it can be had; the child opens its own, a ring belongs to one process */
+    rig.io = NULL;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        rig_open(&rig, CLB_IO_URING, CLB_IO_DIRECT_OFF, NULL);
+        forbid(SYS_io_uring_enter, ENXIO);
+        int wrong = 0;
+        for (uint32_t round = 0; round < 5; round++) {
+            for (uint32_t i = 0; i < 10; i++)
+                rig_submit(&rig, i, i * 1000u, 2000000, (int)(i & 1));
+            while (clb_io_outstanding(rig.io)) {
+                clb_error err;
+                const clb_io_done done = rig_collect(&rig);
+                wrong += done.status != COLIBRI_E_IO || clb_io_error(rig.io, done.tag, &err) != COLIBRI_E_IO ||
+                         !test_contains(err.msg, strerror(ENXIO));
+            }
+        }
+        clb_io_close(rig.io);
+        _exit(wrong != 0);
+    }
+    expect_child(pid);
+    rig_destroy(&rig);
+}
+
 /* "ON" where it cannot be, and a path that leads to another file now. */
 static void refused(void **state)
 {
@@ -402,10 +501,11 @@ int main(void)
     usleep(100000);
     own_threads = count_threads();
     const struct CMUnitTest tests[] = {
-        ALL_KINDS(random_ranges),    ALL_KINDS(file_end),        ALL_KINDS(small_pieces),
-        ALL_KINDS(many_at_once),     ALL_KINDS(without_waiting), ALL_KINDS(close_in_flight),
-        ALL_KINDS(cancel),           ALL_KINDS(at_random),       cmocka_unit_test(threads_are_free),
-        cmocka_unit_test(automatic), cmocka_unit_test(refused),
+        ALL_KINDS(random_ranges),    ALL_KINDS(file_end),         ALL_KINDS(small_pieces),
+        ALL_KINDS(many_at_once),     ALL_KINDS(without_waiting),  ALL_KINDS(close_in_flight),
+        ALL_KINDS(cancel),           ALL_KINDS(at_random),        cmocka_unit_test(threads_are_free),
+        cmocka_unit_test(automatic), cmocka_unit_test(forbidden), cmocka_unit_test(ring_breaks),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

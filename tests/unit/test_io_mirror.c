@@ -167,6 +167,7 @@ static void refused(void **state)
     rig_create(&rig);
     make_mirrors(&rig, &m, 3);
     m.list[3] = m.paths[2];
+    const uint32_t files = count_files();
     clb_error err;
     clb_io_file file = {.path = rig.path, .fd = rig.fd, .mirrors = m.list, .n_mirrors = 1};
     const clb_io_options options = {.files = &file, .n_files = 1};
@@ -192,6 +193,7 @@ static void refused(void **state)
     assert_fails(clb_io_open(&options, &rig.io, &err), &err, COLIBRI_E_NOT_FOUND, "mirror1");
     assert_true(test_contains(err.msg, "mirror of"));
     assert_null(rig.io);
+    assert_int_equal(count_files(), files);
     rig_destroy(&rig);
 }
 

@@ -3,6 +3,7 @@
 #ifndef CLB_TEST_IO_UTIL_H
 #define CLB_TEST_IO_UTIL_H
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,6 +171,18 @@ static inline uint32_t count_threads(void)
     const uint32_t threads = (uint32_t)strtoul(at + 8, NULL, 10);
     free(status);
     return threads;
+}
+
+/* Open descriptors of this process. */
+static inline uint32_t count_files(void)
+{
+    uint32_t n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
 }
 
 /* Those that the kernel started for a ring end a moment after it. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "paths.h"
+#include "store_stats.h"
 #include "term.h"
 
 #define INPUT_MAX ((size_t)256 << 20)
@@ -178,14 +179,7 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
         fprintf(f, "prompt    %u tokens (%u reused), %.2f tok/s\ngenerated %zu tokens, %.2f tok/s, finish: %s%s%s\n",
                 g->n_prompt, g->n_reused, per_second(g->n_prompt - g->n_reused, g->prompt_ns), g->tokens.n,
                 per_second(g->tokens.n, g->decode_ns), clb_finish_name(g->finish), g->stop ? ", stop string" : "", "");
-    if (s.n_experts)
-        fprintf(f,
-                "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit), evictions "
-                "%llu, read %s\n",
-                s.policy, s.n_slots, s.n_experts, clb_human_bytes(s.slot_bytes, b), (unsigned long long)s.hits,
-                (unsigned long long)s.misses,
-                s.hits + s.misses ? 100.0 * (double)s.hits / (double)(s.hits + s.misses) : 0.0,
-                (unsigned long long)s.evictions, clb_human_bytes(s.expert_bytes_read, c));
+    clb_print_store_stats(f, &s);
     fprintf(f,
             "kv        strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
             e->strategy->name, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
@@ -216,13 +210,7 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
                             (json_int_t)seed, "resident_bytes", (json_int_t)s.resident_bytes, "plugins", use.array);
     json_object_set_new(out, "kernels", selection_json(e->registry));
     json_object_set_new(out, "load", load_json(&e->load));
-    if (s.n_experts)
-        json_object_set_new(out, "experts",
-                            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "policy", s.policy, "slots",
-                                      (json_int_t)s.n_slots, "experts", (json_int_t)s.n_experts, "slot_bytes",
-                                      (json_int_t)s.slot_bytes, "hits", (json_int_t)s.hits, "misses",
-                                      (json_int_t)s.misses, "evictions", (json_int_t)s.evictions, "bytes_read",
-                                      (json_int_t)s.expert_bytes_read, "bad_answers", (json_int_t)s.bad_answers));
+    clb_store_stats_json(out, &s);
     json_object_set_new(out, "kv",
                         json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "strategy", e->strategy->name, "seen",
                                   (json_int_t)kv.seen, "retained_min", (json_int_t)kv.kept_min, "retained_max",

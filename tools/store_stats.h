@@ -1,0 +1,14 @@
+/* Figures of the weight store for --stats and --json. */
+#ifndef CLB_TOOLS_STORE_STATS_H
+#define CLB_TOOLS_STORE_STATS_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "store/store.h"
+
+void clb_print_store_stats(FILE *f, const clb_store_stats *s);
+/* Adds "experts" and "reading" to `out`, as far as they apply. */
+void clb_store_stats_json(json_t *out, const clb_store_stats *s);
+
+#endif

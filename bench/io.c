@@ -9,7 +9,8 @@
  * for NAME io_uring and pread. --buffered adds both through the page cache, of places that are not cached as far as the
  * file is larger than memory. Printed are the medians, the ratio to the sequential read of the same turn (median, least
  * and most), the CPU time of the process per gigabyte, and the share of the time in which the drive had something to
- * do. Exit code 1: an error. */
+ * do. Then how long one read takes: alone, behind seven prefetch reads that were asked for just before, and behind
+ * seven demand reads. Exit code 1: an error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -97,12 +98,13 @@ static int read_sequentially(struct bench *b, struct way *way, uint32_t round)
     return 0;
 }
 
-static int ask(struct bench *b, struct way *way, uint32_t slot, clb_error *err)
+static int ask(struct bench *b, struct way *way, uint32_t slot, uint8_t priority, clb_error *err)
 {
     const uint64_t room = b->memory_bytes / STREAM;
     const uint64_t offset =
         next_random(b) % (b->size - b->read_bytes) & ~(uint64_t)31; /* as tensors in a GGUF file lie */
-    const clb_io_read read = {.offset = offset, .size = b->read_bytes, .dst = b->memory + slot * room, .tag = slot};
+    const clb_io_read read = {
+        .offset = offset, .size = b->read_bytes, .dst = b->memory + slot * room, .tag = slot, .priority = priority};
     return clb_io_submit(way->io, &read, 1, err);
 }
 
@@ -117,14 +119,14 @@ static int read_at_random(struct bench *b, struct way *way, uint32_t round)
     for (uint64_t read = 0; read < n && !rc; read++) {
         if (!clb_io_outstanding(way->io) || (!way->layers && asked < way->at_once && read == 0))
             for (uint32_t i = 0; i < way->at_once && asked < n && !rc; i++, asked++)
-                rc = ask(b, way, i, &err);
+                rc = ask(b, way, i, CLB_IO_DEMAND, &err);
         clb_io_done done;
         if (rc || !clb_io_collect(way->io, &done, 1, true))
             break;
         if (done.status)
             rc = clb_io_error(way->io, done.tag, &err);
         else if (!way->layers && asked < n) {
-            rc = ask(b, way, done.tag, &err);
+            rc = ask(b, way, done.tag, CLB_IO_DEMAND, &err);
             asked++;
         }
     }
@@ -143,6 +145,60 @@ static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+/* Milliseconds until one demand read is there, with seven reads of `priority` asked for just before it; -1: none. */
+static int wait_of_one(struct bench *b, struct way *way, int priority, double *ms)
+{
+    clb_error err;
+    int rc = 0;
+    for (uint32_t i = 1; i < STREAM && priority >= 0 && !rc; i++)
+        rc = ask(b, way, i, (uint8_t)priority, &err);
+    if (!rc)
+        rc = ask(b, way, 0, CLB_IO_DEMAND, &err);
+    clb_io_done done;
+    while (clb_io_collect(way->io, &done, 1, true)) {
+        if (done.status == COLIBRI_E_IO && !rc)
+            rc = clb_io_error(way->io, done.tag, &err);
+        if (done.tag == 0)
+            *ms = (double)done.wait_ns / 1e6;
+    }
+    if (rc)
+        fprintf(stderr, "bench_io: %s\n", err.msg);
+    return rc;
+}
+
+static int print_waits(struct bench *b, struct way *ways)
+{
+    enum { N = 41, CASES = 3 };
+    static const int before[CASES] = {-1, CLB_IO_PREFETCH, CLB_IO_DEMAND};
+    printf("\n%-24s %14s %24s %24s\n", "ms for one read", "alone", "behind 7 prefetch reads", "behind 7 demand reads");
+    for (int w = 1; w < N_WAYS; w++) {
+        if (!ways[w].io || ways[w].layers)
+            continue;
+        double ms[CASES][N];
+        for (int i = 0; i < N; i++) /* in turn */
+            for (int c = 0; c < CASES; c++)
+                if (wait_of_one(b, &ways[w], before[c], &ms[c][i]))
+                    return 1;
+        for (int c = 0; c < CASES; c++)
+            qsort(ms[c], N, sizeof ms[c][0], by_value);
+        printf("%-24s %14.2f %24.2f %24.2f\n", ways[w].name, ms[0][N / 2], ms[1][N / 2], ms[2][N / 2]);
+    }
+    return 0;
+}
+
+/* Huge pages where the system gives them, as the engine's arena has. */
+static uint8_t *huge_memory(size_t bytes)
+{
+    const size_t huge = (size_t)2 << 20;
+    uint8_t *p = mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    p += (huge - (uintptr_t)p % huge) % huge;
+    madvise(p, bytes, MADV_HUGEPAGE);
+    memset(p, 1, bytes);
+    return p;
 }
 
 static void print(const struct bench *b, const struct way *ways)
@@ -206,7 +262,7 @@ static int run(struct bench *b)
          .layers = true,
          .buffered = true},
     };
-    const clb_io_file file = {.path = b->path, .fd = b->fd};
+    const clb_io_file file = {.path = b->path, .fd = -1}; /* b->fd is for direct reads only */
     int rc = 0;
     clb_error err;
     for (int w = 1; w < N_WAYS && !rc; w++) {
@@ -227,8 +283,10 @@ static int run(struct bench *b)
             else if (ways[w].io)
                 rc = read_at_random(b, &ways[w], round);
         }
-    if (!rc)
+    if (!rc) {
         print(b, ways);
+        rc = print_waits(b, ways);
+    }
     for (int w = 0; w < N_WAYS; w++)
         clb_io_close(ways[w].io);
     return rc;
@@ -277,11 +335,11 @@ int main(int argc, char **argv)
     b.size = (uint64_t)is.st_size;
     /* Slots with room for any lead, up to 1 MiB of alignment. */
     b.memory_bytes = (size_t)(((b.read_bytes + ((uint64_t)3 << 20)) & ~(uint64_t)((1 << 20) - 1)) * STREAM);
-    b.memory = mmap(NULL, b.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    b.memory = huge_memory(b.memory_bytes);
     int rc = 1;
     if (b.size <= b.read_bytes || b.size < SEQUENTIAL)
         fprintf(stderr, "bench_io: %s is too small\n", b.path);
-    else if (b.memory == MAP_FAILED)
+    else if (!b.memory)
         fprintf(stderr, "bench_io: out of memory\n");
     else
         rc = run(&b);

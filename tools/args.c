@@ -5,8 +5,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "profile.h"
+
 const clb_flag clb_common_flags[] = {
     {"help", 'h', NULL, "show this help", false},
+    {"profile", 0, "NAME", "start from a profile: saver, balanced, speed, or one of yours (colibri.ini(5))", false},
     {"config", 0, "FILE", "read settings from FILE too, after the default files (colibri.ini(5))", false},
     {"set", 0, "SECTION.KEY=VALUE", "set any setting that applies to the command", true},
     {"print-config", 0, NULL, "print every setting that applies, with its value and origin, and stop", false},
@@ -309,7 +312,7 @@ static bool is_above(const struct above *above, const char *set, enum clb_settin
 static int load_layers(const clb_args *args, const char *model, const struct above *above, clb_config **out,
                        clb_error *err)
 {
-    const char *file = common_value(args, "config");
+    const char *file = common_value(args, "config"), *profile = common_value(args, "profile");
     const clb_flag *set = clb_flag_find(clb_common_flags, "set");
     char beside[4096];
     clb_config *config = NULL;
@@ -317,6 +320,11 @@ static int load_layers(const clb_args *args, const char *model, const struct abo
     CLB_TRY(clb_config_create(&config, err));
     clb_config_default_path(2, model, beside, sizeof beside);
     CLB_GO(clb_config_load_defaults(config, is_same_file(beside, file) ? NULL : model, err));
+    if (profile) {
+        char path[PATH_MAX];
+        CLB_GO(clb_profile_path(profile, path, err));
+        CLB_GO(clb_config_load_file(config, path, err));
+    }
     if (file) {
         rc = clb_config_load_file(config, file, err);
         if (rc == COLIBRI_E_NOT_FOUND)

@@ -299,6 +299,9 @@ void clb_man_ini(FILE *out)
     fputs("\nof the system\n.TP\n\\fB$XDG_CONFIG_HOME/colibri/colibri.ini\\fR\n"
           "of the user; without the variable, the file\n\\&.config/colibri/colibri.ini in the home folder\n"
           ".TP\n\\fBcolibri.ini\\fR in the model\\(aqs folder\nless trusted, see below\n"
+          ".TP\n\\fB\\-\\-profile\\fR \\fINAME\\fR\n"
+          "\\fINAME\\fR.ini in the folder profiles beside the user\\(aqs file, else in share/colibri/profiles of the "
+          "installation: saver, balanced, speed\n"
           ".TP\n\\fB\\-\\-config\\fR \\fIFILE\\fR\nmust exist\n"
           ".PP\nLater wins; environment, then flags and \\fB\\-\\-set\\fR, win over all files.\n"
           ".SH SYNTAX\n",

@@ -46,7 +46,9 @@ static void head(const clb_plan_report *r)
                hp->top_k);
     printf("\n%u threads on %s, %u memory node%s\n", clb_pool_workers(r->engine->pool), r->topology.model,
            r->topology.numa, r->topology.numa == 1 ? "" : "s");
-    printf("budget %s%s", human(p->budget), p->budget_is_default ? " (80 % of what is free)" : "");
+    printf("budget %s", human(p->budget));
+    if (p->budget_is_default)
+        printf(" (%u %% of what is free)", p->share);
     if (p->limited_by)
         printf(" (all that %s leaves)", clb_memory_limit_text(p->limited_by));
     printf(", the machine has %s free\n\n", human(p->available));

@@ -6,7 +6,7 @@
 #include "plan/internal.h"
 #include "plan/memory.h"
 
-#define DEFAULT_SHARE 0.8
+#define DEFAULT_SHARE 80u
 /* Allocator overhead, thread stacks, page tables: what no table of ours counts. */
 #define SLACK_BYTES        (12u << 20)
 #define STAGING_PER_WORKER (2u << 20)
@@ -214,7 +214,8 @@ static void set_budget(const clb_plan_input *in, uint64_t resident, clb_plan *p)
     const clb_memory_limits limits = clb_memory_limits_read();
     p->available = clb_sat_add(limits.room[CLB_LIMIT_MACHINE], resident);
     if (!in->budget) {
-        p->budget = (uint64_t)((double)limits.room[clb_memory_tightest(&limits)] * DEFAULT_SHARE);
+        p->share = in->share ? in->share : DEFAULT_SHARE;
+        p->budget = (uint64_t)((double)limits.room[clb_memory_tightest(&limits)] / 100 * p->share);
         p->budget = clb_sat_add(p->budget, resident);
         p->budget_is_default = true;
         return;

@@ -24,7 +24,8 @@ typedef struct clb_plan_input {
     bool kv_follows_ctx;   /* a smaller --ctx would make kv_positions smaller */
     uint32_t n_sequences;
     uint32_t max_rows, n_workers;
-    uint64_t budget;          /* 0: 80 % of the available memory */
+    uint64_t budget;          /* 0: `share` of the available memory */
+    uint32_t share;           /* in percent; 0: 80 */
     uint32_t expert_slots;    /* 0: as many as fit */
     uint64_t resident;        /* bytes of this process before loading; 0: clb_memory_resident */
     bool layer_pools;         /* every MoE layer has its own slots, equally many in all layers of a size class */
@@ -36,6 +37,7 @@ typedef struct clb_plan_input {
 typedef struct clb_plan {
     uint64_t budget;
     bool budget_is_default;
+    uint32_t share; /* then */
     enum clb_memory_limit limited_by; /* what made the budget smaller than asked for; MACHINE (0): nothing did */
     uint64_t available; /* what the machine has free, this process counted as free; more than that in use means swapping */
     uint64_t base_bytes;      /* the process before loading: code, vocabulary, file header */

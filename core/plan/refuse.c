@@ -108,7 +108,7 @@ int clb_plan_refuse(const clb_plan_input *in, const clb_plan *least, const clb_p
     char advice[400], budget[24], from[80] = "";
     advise(in, p, safe_need, all, advice, sizeof advice);
     if (p->budget_is_default)
-        snprintf(from, sizeof from, " (80 %% of what is free)");
+        snprintf(from, sizeof from, " (%u %% of what is free)", p->share);
     else if (p->limited_by)
         snprintf(from, sizeof from, " (by %s)", clb_memory_limit_text(p->limited_by));
     return clb_fail(

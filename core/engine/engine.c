@@ -113,6 +113,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .max_rows = e->batch,
         .n_workers = clb_pool_workers(e->pool),
         .budget = clb_config_u64(config, CLB_SET_memory_max_memory),
+        .share = (uint32_t)clb_config_u64(config, CLB_SET_memory_memory_share),
         .expert_slots = (uint32_t)clb_config_u64(config, CLB_SET_store_expert_slots),
         .resident = options->resident,
         .layer_pools = strcmp(clb_config_str(config, CLB_SET_store_expert_pool), "layer") == 0,

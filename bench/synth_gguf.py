@@ -10,8 +10,10 @@ TYPE   the type of all matrices: q4_0 q4_1 q5_0 q8_0 q2_k q3_k q4_k q5_k q6_k iq
        types smaller than that; --pure gives it the type of the rest. Norms and the router are F32.
 
 Weights have mean zero and a standard deviation of 1/sqrt(columns), norm weights are one: activations, router logits and
-output logits stay of order one, and nothing overflows. The router then picks experts nearly uniformly, which a trained
-one does not: --skew X scales each of its rows by exp(X * normal), so that some experts are picked more often.
+output logits stay of order one, and nothing overflows. The router then picks experts nearly uniformly and anew for each
+token, which a trained one does not. --skew X scales each of its rows by exp(X * normal), so that some experts are picked
+more often, and makes the first layer's attention 1 + 100 X times as strong: what it adds is an average over the context,
+so neighbouring tokens share some of what the routers see, and some experts. X = 0.4 comes near a trained model.
 
 FILE.json tells what was written, and active_bytes: the bytes of weights that one token reads (of the experts the used
 share, of the embedding one row). Equal arguments give equal files. Python 3.9 or later, nothing else.
@@ -132,6 +134,9 @@ def fill_blocks(rng, count, std, kind):
         for at in range(192, 208):
             buffer[at::size] = buffer[at::size].translate(SIGNED)
     return buffer
+
+
+CONTEXT = 100  # see --skew above
 
 
 def write_weights(file, rng, tensor):
@@ -319,6 +324,9 @@ def write(path, name, kind, layers=None, pure=False, seed=1, skew=0.0):
     if layers:
         model["layers"] = layers
     tensors = tensors_of(model, kind, pure)
+    for tensor in tensors:
+        if skew and model["experts"] and tensor["name"] == "blk.0.attn_output.weight":
+            tensor["std"] *= 1 + CONTEXT * skew
     path = Path(path)
     # Under another name until complete: half a file never looks like a model.
     part = path.with_name(path.name + ".part")
@@ -353,7 +361,7 @@ def main():
     parser.add_argument("--layers", type=int, help="number of layers instead of the model's own")
     parser.add_argument("--pure", action="store_true", help="one type for all matrices but the router")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--skew", type=float, default=0.0, help="how uneven the router is (0.3 mildly, 0.6 strongly)")
+    parser.add_argument("--skew", type=float, default=0.0, help="how uneven and how steady routing is (0.4: like a trained model)")
     args = parser.parse_args()
     if args.layers is not None and args.layers < 1:
         parser.error("--layers must be at least 1")

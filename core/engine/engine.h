@@ -63,6 +63,7 @@ typedef struct clb_engine {
     uint32_t kv_budget; /* positions kept per layer and head */
     uint32_t batch;     /* rows per pass */
     uint64_t seed;      /* as configured, for policies and strategies */
+    char *profile;      /* where the expert policy's profile is kept; NULL: nowhere */
     uint64_t load_ns;
     clb_load_report load;
 } clb_engine;

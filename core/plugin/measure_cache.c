@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "plugin/measure.h"
 #include "plugin/note.h"
@@ -240,49 +241,6 @@ static int render(const clb_measure_records *records, size_t first, clb_buf *out
     return clb_buf_printf(out, err, "end\t%llx\n", (unsigned long long)fnv(out->data, out->n));
 }
 
-/* The folders above path: ~/.cache may not exist yet either. Failure shows when the file is opened. */
-static void make_folders(const char *path)
-{
-    char dir[PATH_MAX];
-    if (strlen(path) >= sizeof dir)
-        return;
-    memcpy(dir, path, strlen(path) + 1);
-    for (char *slash = strchr(dir + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        (void)mkdir(dir, 0700);
-        *slash = '/';
-    }
-}
-
-static int write_file(const char *path, const clb_buf *text, clb_error *err)
-{
-    char *temp = NULL;
-    if (asprintf(&temp, "%s.XXXXXX", path) < 0)
-        return CLB_NOMEM(err, "a file name");
-    int rc = COLIBRI_OK;
-    const int fd = mkostemp(temp, O_CLOEXEC);
-    if (fd < 0) {
-        rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
-        free(temp);
-        return rc;
-    }
-    size_t done = 0;
-    while (!rc && done < text->n) {
-        const ssize_t n = write(fd, text->data + done, text->n - done);
-        if (n < 0 && errno != EINTR)
-            rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", temp);
-        done += n > 0 ? (size_t)n : 0;
-    }
-    if (close(fd) && !rc)
-        rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", temp);
-    if (!rc && rename(temp, path))
-        rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot replace %s", path);
-    if (rc)
-        (void)unlink(temp);
-    free(temp);
-    return rc;
-}
-
 int clb_measure_save(const char *path, const clb_measure_records *records, bool replace, clb_error *err)
 {
     clb_measure_records all = {0};
@@ -290,7 +248,6 @@ int clb_measure_save(const char *path, const clb_measure_records *records, bool 
     clb_error ignored;
     bool foreign = false;
     struct stat st;
-    char *const real = realpath(path, NULL); /* a link stays, what it leads to is replaced */
     int rc = clb_measure_load(path, &all, &foreign, &ignored);
     if (rc && foreign && !replace)
         CLB_GO(clb_fail(err, COLIBRI_E_USAGE, "%s is something else: it is left alone", path));
@@ -305,10 +262,9 @@ int clb_measure_save(const char *path, const clb_measure_records *records, bool 
         first += (all.n - first + 1) / 2;
         CLB_GO(render(&all, first, &text, err));
     }
-    make_folders(path);
-    rc = write_file(real ? real : path, &text, err);
+    clb_file_make_folders(path);
+    rc = clb_file_replace(path, text.data, text.n, false, err);
 done:
-    free(real);
     free(all.at);
     clb_buf_free(&text);
     return rc;

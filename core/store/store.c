@@ -191,3 +191,23 @@ void clb_store_reset_stats(clb_store *store)
     if (store->experts)
         clb_cache_reset_stats(store->experts->cache);
 }
+
+const char *clb_store_policy_name(const clb_store *store)
+{
+    return store->experts ? store->experts->cache->options.policy->name : "";
+}
+
+bool clb_store_keeps_profile(const clb_store *store)
+{
+    return store->experts && store->experts->cache->options.policy->save && store->experts->cache->options.policy->load;
+}
+
+size_t clb_store_save_profile(clb_store *store, void *buf, size_t size)
+{
+    return clb_cache_save(store->experts->cache, buf, size);
+}
+
+int clb_store_load_profile(clb_store *store, const void *buf, size_t size, clb_error *err)
+{
+    return clb_cache_load(store->experts->cache, buf, size, err);
+}

@@ -132,6 +132,12 @@ int clb_store_acquire(clb_store *store, uint32_t layer, const uint32_t *ids, con
                       const float *gate_sums, uint32_t n, clb_lease *out, uint32_t *n_out, clb_error *err);
 void clb_store_release(clb_store *store, uint32_t layer, const clb_lease *leases, uint32_t n);
 
+/* What the policy learned, see clb_cache_save and _load. */
+const char *clb_store_policy_name(const clb_store *store);
+bool clb_store_keeps_profile(const clb_store *store);
+size_t clb_store_save_profile(clb_store *store, void *buf, size_t size);
+int clb_store_load_profile(clb_store *store, const void *buf, size_t size, clb_error *err);
+
 /* Router layers ahead that the predictor wants in clb_store_route's ahead_logits; 0 without one. */
 uint32_t clb_store_ahead(const clb_store *store);
 

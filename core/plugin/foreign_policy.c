@@ -158,10 +158,56 @@ static void reset(void *self)
         clb_foreign_complain(p->f, p->f->spec.reset);
 }
 
+/* Whether the library remembers uses, without being told which instance they belong to. */
+static bool one_at_a_time(const clb_foreign *f)
+{
+    const clb_foreign_call *const use = &f->policy.on_use, *const fresh = &f->policy.reset;
+    return (use->fn && !clb_foreign_asks(&use->signature, CLB_ARG_instance)) ||
+           (fresh->fn && !clb_foreign_asks(&fresh->signature, CLB_ARG_instance));
+}
+
+/* The lowest number that no live instance has; UINT32_MAX: refused, and why. */
+static uint32_t take_number(clb_foreign *f, char *why, size_t why_size)
+{
+    uint32_t number = 0, live = 0;
+    pthread_mutex_lock(&f->policy.instances);
+    for (uint32_t i = 0; i < f->policy.n_taken; i++)
+        live += f->policy.taken[i];
+    while (number < f->policy.n_taken && f->policy.taken[number])
+        number++;
+    if (live && one_at_a_time(f)) {
+        snprintf(
+            why, why_size,
+            "its library remembers uses, so it can serve one pool of one model at a time; for more, 'u32 instance' "
+            "must be among the arguments of on-use and reset");
+        number = UINT32_MAX;
+    } else if (number == f->policy.n_taken) {
+        uint8_t *const more = realloc(f->policy.taken, number + 1);
+        if (more) {
+            f->policy.taken = more;
+            f->policy.n_taken++;
+        } else {
+            snprintf(why, why_size, "out of memory");
+            number = UINT32_MAX;
+        }
+    }
+    if (number != UINT32_MAX)
+        f->policy.taken[number] = 1;
+    pthread_mutex_unlock(&f->policy.instances);
+    return number;
+}
+
+static void give_number(clb_foreign *f, uint32_t number)
+{
+    pthread_mutex_lock(&f->policy.instances);
+    f->policy.taken[number] = 0;
+    pthread_mutex_unlock(&f->policy.instances);
+}
+
 static void destroy(void *self)
 {
     policy *const p = self;
-    atomic_fetch_sub(&p->f->policy.live, 1);
+    give_number(p->f, p->instance);
     free(p->bytes);
     free(p);
 }
@@ -246,31 +292,18 @@ static void explain(void *self, uint32_t layer, uint32_t expert, char *out, size
 
 /* ---- making one --------------------------------------------------------------------------------------------- */
 
-/* Whether the library remembers uses, without being told which instance they belong to. */
-static bool one_at_a_time(const clb_foreign *f)
-{
-    const clb_foreign_call *const use = &f->policy.on_use, *const fresh = &f->policy.reset;
-    return (use->fn && !clb_foreign_asks(&use->signature, CLB_ARG_instance)) ||
-           (fresh->fn && !clb_foreign_asks(&fresh->signature, CLB_ARG_instance));
-}
-
 static policy *create(clb_foreign *f, const struct colibri_policy_config *config, char *why, size_t why_size)
 {
     const uint64_t n = (uint64_t)config->n_layers * config->n_experts;
-    if (atomic_fetch_add(&f->policy.live, 1) && one_at_a_time(f)) {
-        atomic_fetch_sub(&f->policy.live, 1);
-        snprintf(
-            why, why_size,
-            "its library remembers uses, so it can serve one pool of one model at a time; for more, 'u32 instance' "
-            "must be among the arguments of on-use and reset");
+    const uint32_t number = take_number(f, why, why_size);
+    if (number == UINT32_MAX)
         return NULL;
-    }
     policy *const p =
         n && n < SIZE_MAX / (2 * sizeof(counters)) ? malloc(sizeof *p + (size_t)n * sizeof p->expert[0]) : NULL;
     uint64_t *const bytes = p ? calloc(config->n_layers, sizeof *bytes) : NULL;
     if (!bytes) {
         free(p);
-        atomic_fetch_sub(&f->policy.live, 1);
+        give_number(f, number);
         snprintf(why, why_size, "no memory for %u layers of %u experts", config->n_layers, config->n_experts);
         return NULL;
     }
@@ -279,7 +312,7 @@ static policy *create(clb_foreign *f, const struct colibri_policy_config *config
                   .n_experts = config->n_experts,
                   .n_slots = config->n_slots,
                   .top_k = config->top_k,
-                  .instance = atomic_fetch_add(&f->policy.next_instance, 1),
+                  .instance = number,
                   .bytes = bytes};
     if (config->expert_bytes)
         memcpy(bytes, config->expert_bytes, config->n_layers * sizeof *bytes);
@@ -303,6 +336,7 @@ int clb_foreign_policy_load(clb_foreign *f, clb_error *err)
     if (f->spec.reset)
         CLB_TRY(clb_foreign_bind(f, f->spec.reset, &f->policy.reset, err));
     pthread_mutex_init(&f->policy.lock, NULL);
+    pthread_mutex_init(&f->policy.instances, NULL);
     void *code = NULL;
     CLB_TRY(clb_foreign_closure(f, &ffi_type_pointer, of_create, 3, create_closure, &code, err));
     struct colibri_expert_policy *const t = &f->policy.table;

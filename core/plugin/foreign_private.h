@@ -94,8 +94,10 @@ struct clb_foreign {
         struct {
             struct colibri_expert_policy table;
             clb_foreign_call score, on_use, reset;
-            pthread_mutex_t lock; /* one call into the library at a time */
-            atomic_uint live, next_instance;
+            pthread_mutex_t lock;      /* one call into the library at a time */
+            pthread_mutex_t instances; /* guards the two below */
+            uint8_t *taken;            /* [n_taken]: numbers of the live instances */
+            uint32_t n_taken;
         } policy;
         struct {
             struct colibri_matmul table;

@@ -74,11 +74,23 @@ cp "$model" "$WORK/models/m.gguf"
 cp "$WORK/a.ini" "$WORK/models/colibri.ini"
 refuse 2 "not allowed in a file beside a model" "$c" run -m "$WORK/models/m.gguf" -n 1 x
 
-# ---- the same from the command line, and a policy that remembers: one pool only, or told apart
+# ---- the same from the command line, and a library that remembers: this model has experts of two sizes, so two pools, and
+# it must be able to tell them apart
 remembers=(--set foreign.m.library="$library" --set foreign.m.symbol=score_age --set "foreign.m.signature=double(u64 age)"
-    --set foreign.m.on-use=on_use --set foreign.m.reset=reset --set foreign.m.kind=expert-policy --expert-policy m)
-run 0 ask "${remembers[@]}"
+    --set foreign.m.kind=expert-policy --set foreign.m.on-use=on_use_of --expert-policy m)
+refuse 9 "'u32 instance' must be among the arguments" "$c" run -m "$model" -n 1 "${remembers[@]}" --expert-slots 24 \
+    --set "foreign.m.on-use-signature=void()" x
+run 0 ask "${remembers[@]}" --set "foreign.m.on-use-signature=void(u32 instance, f64 router_rank)"
 cmp -s "$WORK/out" "$WORK/answer" || fail "a policy that remembers changed the text"
+[ "$(grep -a '^experts' "$WORK/err" | sed 's/.*slots/slots/')" = "$lru" ] || fail "age is not lru: $(grep -a '^experts' "$WORK/err")"
+
+# ---- in a simulation as in the engine: lru's hits
+run 0 "$c" simulate --config "$WORK/a.ini" "$SOURCE_DIR/examples/traces/tiny-moe.clbt" --policy oldest,lru --slots 20% --csv
+python3 - "$WORK/out" <<'PY' || fail "simulate: oldest is not lru: $(cat "$WORK/out")"
+import csv, sys
+rows = {r["policy"]: r["hits"] for r in csv.DictReader(open(sys.argv[1]))}
+assert rows["oldest"] == rows["lru"] and int(rows["lru"]) > 0, rows
+PY
 
 # ---- products
 blas=(--set foreign.blas.kind=matmul-f32 --set foreign.blas.library="$library" --set foreign.blas.symbol=cblas_sgemm
@@ -129,8 +141,13 @@ if command -v cc >/dev/null; then
         cmp -s out answer || fail "a broken script changed the text"
         err "no idea"
         err "lua misbehaved: score() returned NaN"
-        # Lua must not be asked twice at once, nor remember two pools in one: refused, with the way out.
-        LUA_POLICY=$WORK/policy.lua run 0 ask --config my.ini --expert-policy lua --expert-pool global
+        # A pool for each layer, or cells of a simulation on several threads: an interpreter for each.
+        LUA_POLICY=$WORK/policy.lua run 0 ask --config my.ini --expert-policy lua --expert-pool layer
+        cmp -s out answer || fail "policy.lua changed the text with a pool for each layer"
+        grep -q 'lua_policy:' err && fail "policy.lua: $(grep lua_policy: err)"
+        LUA_POLICY=$WORK/policy.lua run 0 "$c" simulate --config my.ini "$SOURCE_DIR/examples/traces/tiny-moe.clbt" \
+            --policy lua,aged-frequency,lru --slots 25%,50%
+        out "lua"
     else
         echo "no Lua: its example was not tried"
     fi

@@ -12,7 +12,7 @@
 enum { TOKENS, MOST };
 
 static const struct colibri_param params[] = {
-    [TOKENS] = {"tokens", 0, 100000, 4, 0, "tokens that each further use of a stay is worth"},
+    [TOKENS] = {"tokens", 0, 100000, 2, 0, "tokens that each further use of a stay is worth"},
     [MOST] = {"most", 0, 100000, 16, 1, "further uses that count, at most"},
 };
 

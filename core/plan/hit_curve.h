@@ -16,8 +16,8 @@
 double clb_hit_rate_zipf(uint32_t n_experts, uint32_t top_k, double held, double exponent);
 
 /* The exponent that stands for real models. Published hit rates of LRU on OLMoE (64 experts, top 8): 27.8 % with 8 slots a
- * layer, 68.4 % with 24; this exponent gives 30 and 64 %. */
-#define CLB_TYPICAL_SKEW 0.9
+ * layer, 68.4 % with 24; this exponent gives 32 and 61 %. */
+#define CLB_TYPICAL_SKEW 0.8
 
 /* Hits by number of slots, all layers sharing them (LRU over the whole model), in passes of decoding; the first use of an
  * expert counts neither as use nor as hit: what is predicted is the steady state. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "paths.h"
+#include "plan_stats.h"
 #include "store_stats.h"
 #include "term.h"
 
@@ -191,6 +192,7 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
             clb_human_bytes(e->plan.budget, a), clb_human_bytes(e->plan.embedding_bytes + e->plan.dense_bytes, b),
             clb_human_bytes(e->plan.slot_bytes, c), clb_human_bytes(e->plan.kv_bytes, d),
             clb_human_bytes(e->plan.buffer_bytes, (char[24]){0}));
+    clb_plan_stats_print(f, e, g);
     print_selection(f, e->registry);
     fputs("plugins in use\n", f);
     struct use_list use = {.f = f};
@@ -211,6 +213,7 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
     json_object_set_new(out, "kernels", selection_json(e->registry));
     json_object_set_new(out, "load", load_json(&e->load));
     clb_store_stats_json(out, &s);
+    json_object_set_new(out, "plan", clb_plan_stats_json(e, g));
     json_object_set_new(out, "kv",
                         json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "strategy", e->strategy->name, "seen",
                                   (json_int_t)kv.seen, "retained_min", (json_int_t)kv.kept_min, "retained_max",

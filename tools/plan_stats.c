@@ -1,0 +1,88 @@
+/* Prediction against reality, for --stats. */
+#include "plan_stats.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "plan/predict.h"
+
+/* With remembered rates only: measuring takes memory that the budget has not got any more. */
+static bool predict(const clb_engine *e, const clb_generation *g, clb_prediction *out)
+{
+    char path[4096];
+    clb_topology topology;
+    clb_rates rates;
+    clb_topology_read(&topology);
+    const clb_rates_options options = {.model = e->model,
+                                       .pool = e->pool,
+                                       .cpu_model = topology.model,
+                                       .cache_file = clb_rates_default_path(path, sizeof path) ? path : NULL};
+    clb_rates_get(&options, &rates);
+    clb_plan_input in = e->plan_input;
+    const uint32_t n_new = g->n_prompt - g->n_reused;
+    if (n_new && n_new < in.max_rows)
+        in.max_rows = n_new;
+    const clb_predict_input input = {.model = e->model,
+                                     .plan_input = &in,
+                                     .plan = &e->plan,
+                                     .rates = &rates,
+                                     .n_kv = g->n_prompt + (uint32_t)g->tokens.n / 2};
+    clb_predict(&input, out);
+    return rates.kernel[0].source != CLB_RATE_ASSUMED && (!out->needs_drive || rates.drive_source != CLB_RATE_ASSUMED);
+}
+
+static double per_second(uint64_t n, uint64_t ns)
+{
+    return ns ? (double)n * 1e9 / (double)ns : 0;
+}
+
+static double hit_rate(const clb_engine *e)
+{
+    clb_store_stats s;
+    clb_store_get_stats(e->model->store, &s);
+    const uint64_t uses = s.hits + s.misses + s.late;
+    return uses ? (double)s.hits / (double)uses : 1;
+}
+
+static uint64_t peak_rss(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss * 1024;
+}
+
+void clb_plan_stats_print(FILE *f, const clb_engine *e, const clb_generation *g)
+{
+    char a[24], b[24], c[24];
+    clb_prediction p;
+    fprintf(f, "planned   %s of %s, peak RSS %s\n", clb_human_bytes(e->plan.total_bytes, a),
+            clb_human_bytes(e->plan.budget, b), clb_human_bytes(peak_rss(), c));
+    if (!g)
+        return;
+    if (!predict(e, g, &p)) {
+        fputs("predicted nothing: 'colibri plan' measures the rates for it, once\n", f);
+        return;
+    }
+    fprintf(f, "predicted %.1f to %.1f tok/s generating, was %.1f; prompt %.1f to %.1f, was %.1f",
+            p.decode_low.tokens_per_second, p.decode_high.tokens_per_second, per_second(g->tokens.n, g->decode_ns),
+            p.prefill_low.tokens_per_second, p.prefill_high.tokens_per_second,
+            per_second(g->n_prompt - g->n_reused, g->prompt_ns));
+    if (e->plan.n_experts && !e->plan.all_experts)
+        fprintf(f, "; hits %.0f to %.0f %%, were %.0f %%", 100 * p.decode_low.hit, 100 * p.decode_high.hit,
+                100 * hit_rate(e));
+    fputc('\n', f);
+}
+
+json_t *clb_plan_stats_json(const clb_engine *e, const clb_generation *g)
+{
+    clb_prediction p;
+    json_t *o = json_pack("{s:I, s:I, s:I}", "budget_bytes", (json_int_t)e->plan.budget, "planned_bytes",
+                          (json_int_t)e->plan.total_bytes, "peak_rss_bytes", (json_int_t)peak_rss());
+    if (g && predict(e, g, &p))
+        json_object_set_new(
+            o, "predicted",
+            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "decode_per_second_low", p.decode_low.tokens_per_second,
+                      "decode_per_second_high", p.decode_high.tokens_per_second, "prompt_per_second_low",
+                      p.prefill_low.tokens_per_second, "prompt_per_second_high", p.prefill_high.tokens_per_second,
+                      "hit_rate_low", p.decode_low.hit, "hit_rate_high", p.decode_high.hit));
+    return o;
+}

@@ -34,6 +34,9 @@
  * complete at one look took their time together. */
 #define WINDOW_NS ((uint64_t)20000000)
 #define LOOK_NS   ((uint64_t)20000)
+/* By how much the best measurement fades with each later one: what a drive can do is seen when it is asked for enough.
+ */
+#define PEAK_FADES 0.98
 /* A drive that gets nothing because it was slow once is tried again after this time: prefetch reads first. */
 #define RETRY_PREFETCH_NS ((uint64_t)2000000000)
 #define RETRY_DEMAND_NS   ((uint64_t)10000000000)
@@ -306,6 +309,7 @@ void clb_io_drive_ends(clb_io *io, uint32_t drive, uint64_t asked, uint64_t deli
     if (d->window_ns >= (ns > LOOK_NS ? WINDOW_NS : 2 * WINDOW_NS)) {
         const double rate = (double)d->window_bytes * 1e9 / (double)d->window_ns;
         d->rate = d->rate > 0 ? 0.7 * d->rate + 0.3 * rate : rate;
+        d->best = rate > PEAK_FADES * d->best ? rate : PEAK_FADES * d->best;
         d->window_bytes = d->window_ns = 0;
     }
     d->in_flight--;

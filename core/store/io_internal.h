@@ -72,6 +72,7 @@ typedef struct clb_io_drive {
     uint64_t busy_since;
     uint64_t window_bytes, window_ns; /* of the measurement that is going on */
     double rate;                      /* bytes per second, recent past; 0: not known yet */
+    double best;                      /* of the measurements of a longer past */
     uint64_t last_issue_ns;
     uint64_t slow_until; /* faults */
     bool out;            /* an error of the drive, not of one file */

@@ -12,6 +12,8 @@
  * keeps the drive busy while pieces complete one by one. */
 #define PREFETCH_SECONDS 0.004
 #define PREFETCH_LEAST   4u
+/* Of a drive before it was measured. */
+#define GUESSED_RATE 1e9
 /* Interrupted calls and resources that are short for a moment end; a file system that says so forever does not. */
 #define MOST_IDLE 1000u
 
@@ -160,8 +162,10 @@ int clb_io_take(clb_io *io, const clb_io_read *reads, uint32_t n, clb_error *err
 uint32_t clb_io_prefetch_room(const clb_io *io)
 {
     double rate = 0;
-    for (uint32_t i = 0; i < io->n_drives; i++)
-        rate += io->drives[i].out ? 0 : io->drives[i].rate;
+    for (uint32_t i = 0; i < io->n_drives; i++) {
+        const clb_io_drive *d = &io->drives[i];
+        rate += d->out ? 0 : d->best > 0 ? d->best : GUESSED_RATE;
+    }
     const double in_time = rate * PREFETCH_SECONDS / (double)io->piece_bytes;
     const uint32_t most = io->depth - io->depth / 4; /* the rest is always free for demand */
     const uint32_t room = in_time < (double)most ? (uint32_t)in_time : most;

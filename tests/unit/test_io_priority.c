@@ -17,6 +17,8 @@ static void open_slow(io_rig *rig, int engine, uint32_t depth)
     const clb_io_options options = {.depth = depth, .piece_bytes = PIECE, .faults = &slow};
     rig_create(rig);
     rig_open(rig, engines[engine], CLB_IO_DIRECT_OFF, &options);
+    rig_submit(rig, 0, 0, 30 * PIECE, CLB_IO_DEMAND); /* so that the drive's speed is known */
+    rig_collect_all(rig);
 }
 
 static void expect_next(io_rig *rig, uint32_t tag)
@@ -41,7 +43,7 @@ static void demand_overtakes(int engine)
     rig_submit(&rig, 1, 0, PIECE, CLB_IO_PREFETCH);
     usleep(10000);
     const uint64_t before = pieces_issued(&rig);
-    assert_true(before >= 1 && before < 30);
+    assert_true(before >= 31 && before < 60);
     rig_submit(&rig, 2, 0, 2 * PIECE, CLB_IO_DEMAND);
     expect_next(&rig, 2);
     /* What was in flight, the demand, and what was issued while its last piece was read. */

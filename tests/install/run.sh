@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs a build tree into an empty prefix, moves it, and uses what was installed from outside: the executable, the man
-# pages, an embedding program (CMake and pkg-config), out-of-tree plugins, and docs/writing-a-kernel.md as it stands.
+# pages, an embedding program (CMake and pkg-config), out-of-tree plugins, and the manuals for authors of
+# kernels and expert policies as they stand.
 #   tests/install/run.sh BUILD_DIR
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
@@ -73,6 +74,7 @@ for example in "$source_dir"/examples/plugins/*/; do
     "$COLIBRI" plugins check "$so" >/dev/null || fail "$name does not pass colibri plugins check"
     case $name in
     expert-policy-*) flag="--expert-policy ${name#expert-policy-} --expert-slots 20" ;;
+    predictor-*) flag="--predictor ${name#predictor-} --expert-slots 60" ;;
     kv-strategy-*) flag="--kv-strategy ${name#kv-strategy-} --kv-budget 64" ;;
     kernel-*)
         ctest --test-dir "$work/$name" --output-on-failure >/dev/null || fail "ctest of $name"
@@ -81,19 +83,43 @@ for example in "$source_dir"/examples/plugins/*/; do
         ;;
     *) fail "do not know how to use $name" ;;
     esac
+    MODEL=$model ctest --test-dir "$work/$name" --output-on-failure >"$work/ctest" || fail "ctest of $name: $(cat "$work/ctest")"
+    expect "100% tests passed" "$(cat "$work/ctest")"
+    if grep -q Skipped "$work/ctest"; then fail "ctest of $name skipped its test: $(cat "$work/ctest")"; fi
     # shellcheck disable=SC2086
     used=$(COLIBRI_PLUGIN_PATH=$(dirname "$so") "$COLIBRI" run -m "$model" --temperature 0 -n 8 --stats $flag "$question" 2>&1)
     expect "$so" "$used"
 done
 
-# The manual for kernel authors: its commands are run in order, by a newcomer with an empty home; its C must be the
-# example's, and what it says about the choice must be true.
-manual=$source_dir/docs/writing-a-kernel.md
-awk '/^```sh$/ {on = 1; next} /^```$/ {on = 0} on' "$manual" >"$work/manual.sh"
-[ "$(wc -l <"$work/manual.sh")" -ge 20 ] || fail "$manual has lost its commands"
-mkdir "$work/newcomer"
-(cd "$work/newcomer" && env -u CMAKE_GENERATOR PATH="$prefix/bin:$PATH" MODEL="$q4_0" \
-    bash -euxo pipefail "$work/manual.sh" >"$work/manual.log" 2>&1) || fail "$(tail -n 30 "$work/manual.log")"
+# The manuals for authors: their commands are run in order, by a newcomer with an empty home, in a folder of his own.
+# $1: the manual, $2: how many commands it has at least, $3: the model that it is given. The log goes to $work/manual.log.
+manual() {
+    awk '/^```sh$/ {on = 1; next} /^```$/ {on = 0} on' "$source_dir/docs/$1" >"$work/manual.sh"
+    [ "$(wc -l <"$work/manual.sh")" -ge "$2" ] || fail "$1 has lost its commands"
+    rm -rf "$work/newcomer"
+    mkdir "$work/newcomer"
+    (cd "$work/newcomer" && env -u CMAKE_GENERATOR PATH="$prefix/bin:$PATH" MODEL="$3" \
+        bash -euxo pipefail "$work/manual.sh" >"$work/manual.log" 2>&1) || fail "$1: $(tail -n 30 "$work/manual.log")"
+}
+# The C of manual $1 must be that of example $2, line by line.
+same_c() {
+    local sources block= line
+    sources=$(cat "$source_dir/examples/$2"/*.[ch])
+    while IFS= read -r line; do
+        case $line in
+        '```c') block=$'\n' ;;
+        '```')
+            if [ -n "$block" ] && [[ $'\n'$sources$'\n' != *"$block"* ]]; then fail "$1: not in the example: $block"; fi
+            block=
+            ;;
+        *) [ -z "$block" ] || block+=$line$'\n' ;;
+        esac
+    done <"$source_dir/docs/$1"
+}
+
+# A kernel: what the manual says about the choice must be true.
+manual writing-a-kernel.md 20 "$q4_0"
+same_c writing-a-kernel.md plugins/kernel-q4_0
 chosen=$(grep -a '^chosen: ' "$work/manual.log")
 [ "$(wc -l <<<"$chosen")" = 3 ] || fail "three choices expected: $chosen"
 if grep -q -w avx2 /proc/cpuinfo; then expect "^chosen: avx" "$(sed -n 1p <<<"$chosen")"; fi
@@ -101,17 +127,24 @@ for line in 2 3; do expect "^chosen: my-kernels-" "$(sed -n ${line}p <<<"$chosen
 expect "my-kernels-.* $lib/colibri/plugins/my-kernels.so" "$(grep -a 'kernel  *Q4_0' "$work/manual.log")"
 rm "$HOME/.config/colibri/colibri.ini" "$lib/colibri/plugins/my-kernels.so"
 kernel "$work/newcomer/my-kernels/build/my-kernels.so" my-kernels org.acme.my-kernels
-sources=$(cat "$source_dir"/examples/plugins/kernel-q4_0/*.[ch])
-block=
-while IFS= read -r line; do
-    case $line in
-    '```c') block=$'\n' ;;
-    '```')
-        if [ -n "$block" ] && [[ $'\n'$sources$'\n' != *"$block"* ]]; then fail "not in the example: $block"; fi
-        block=
-        ;;
-    *) [ -z "$block" ] || block+=$line$'\n' ;;
-    esac
-done <"$manual"
+
+# An expert policy, and a predictor: made, built, checked, simulated, run.
+manual writing-an-expert-policy.md 20 "$model"
+[ "$(grep -ac '100% tests passed' "$work/manual.log")" = 2 ] || fail "two tests expected: $(grep -a 'tests passed' "$work/manual.log")"
+if grep -aq Skipped "$work/manual.log"; then fail "a test of the manual was skipped"; fi
+[ "$(grep -aEc '^  my-policy +[0-9]+\.[0-9]+ ' "$work/manual.log")" -ge 6 ] || fail "my-policy was not simulated"
+expect "^  my-policy:tokens=0 " "$(cat "$work/manual.log")"
+expect "policy my-policy: 40 slots" "$(cat "$work/manual.log")"
+expect "chosen: my-policy" "$(cat "$work/manual.log")"
+same_c writing-an-expert-policy.md plugins/expert-policy-second-wind
+
+# Foreign functions: the section of the manual, on the function of the manual.
+mkdir "$work/foreign"
+cc -O2 -shared -fPIC "$source_dir/examples/foreign/score.c" -o "$work/foreign/score.so"
+awk '/^```ini$/ {on = 1; next} /^```$/ {if (on) exit} on' "$source_dir/docs/foreign.md" |
+    sed "s|/home/ada|$work/foreign|" >"$work/foreign/my.ini"
+expect "policy aged-frequency: 40 slots" "$("$COLIBRI" run --config "$work/foreign/my.ini" -m "$model" --expert-policy \
+    aged-frequency --expert-slots 40 --temperature 0 -n 8 --stats "$question" 2>&1)"
+same_c foreign.md foreign
 
 echo "install test: 1 passed, 0 failed"

@@ -89,7 +89,8 @@ typedef struct clb_io_done {
  * number. */
 uint32_t clb_io_collect(clb_io *io, clb_io_done *done, uint32_t max, bool wait);
 uint32_t clb_io_outstanding(const clb_io *io);
-/* The message of a request that failed with IO (valid until the next failure): file, place, errno or the file's end. */
+/* The message of a request that failed with IO: file, place, errno or what became of the file. The last 16 failures are
+ * kept; NOT_FOUND for any other tag. */
 int clb_io_error(const clb_io *io, uint32_t tag, clb_error *err);
 
 /* A prefetch read becomes a demand read. Unknown or finished tags are ignored. */

@@ -6,8 +6,9 @@ PACKAGES_BUILD="gcc libc6-dev cmake ninja-build pkg-config libcpu-features-dev l
  libutf8proc-dev libjansson-dev libedit-dev liburing-dev libffi-dev libxxhash-dev"
 # The test suite.
 PACKAGES_TEST="libcmocka-dev python3 groff-base"
-# What continuous integration adds: Clang for the fuzzers, an AArch64 compiler and emulator for the NEON kernels.
-PACKAGES_CI="clang libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+# What continuous integration adds: Clang for the fuzzers, an AArch64 compiler and emulator for the NEON kernels, Lua and a BLAS
+# for foreign functions.
+PACKAGES_CI="clang libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user liblua5.4-dev libblas3"
 
 # need PACKAGE...: installs those that are missing, with sudo where we are not root.
 need() {

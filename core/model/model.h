@@ -88,10 +88,11 @@ typedef struct clb_model_load_options {
     enum clb_store_verify verify;
 } clb_model_load_options;
 
-/* Whether the dense matrices of a layer are streamed if those of n_streamed layers are. */
+/* Whether the dense matrices of a layer are streamed if those of n_streamed layers are: streamed and resident layers
+ * alternate as evenly as possible, so that the drive goes on while resident ones are computed. */
 static inline bool clb_model_streams(uint32_t layer, uint32_t n_layers, uint32_t n_streamed)
 {
-    return layer + n_streamed >= n_layers;
+    return (layer + UINT64_C(1)) * n_streamed / n_layers != (uint64_t)layer * n_streamed / n_layers;
 }
 
 int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_error *err);

@@ -104,15 +104,21 @@ static void fixed_parts(const clb_plan_input *in, uint64_t resident, clb_plan *p
     }
 }
 
-/* One layer more, the last that stays, is streamed through `slots` slots. */
-static void stream_one_more(const clb_plan_input *in, uint32_t slots, clb_plan *p)
+/* One layer more is streamed through `slots` slots; `all` has every layer resident. */
+static void stream_one_more(const clb_plan_input *in, const clb_plan *all, uint32_t slots, clb_plan *p)
 {
-    const uint32_t l = --p->resident_layers, n = p->n_layers - l;
-    const struct dense d = layer_dense(&in->model->layers[l], false);
-    const uint64_t slot = clb_plan_layer_bytes(in->model, l);
-    p->dense_bytes -= d.bytes;
-    p->streamed_file_bytes = clb_sat_add(p->streamed_file_bytes, d.file_bytes);
-    p->layer_slot_bytes = slot > p->layer_slot_bytes ? slot : p->layer_slot_bytes;
+    const uint32_t resident = p->resident_layers - 1, n = p->n_layers - resident;
+    *p = *all;
+    p->resident_layers = resident;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        if (!clb_model_streams(l, p->n_layers, n))
+            continue;
+        const struct dense d = layer_dense(&in->model->layers[l], false);
+        const uint64_t slot = clb_plan_layer_bytes(in->model, l);
+        p->dense_bytes -= d.bytes;
+        p->streamed_file_bytes = clb_sat_add(p->streamed_file_bytes, d.file_bytes);
+        p->layer_slot_bytes = slot > p->layer_slot_bytes ? slot : p->layer_slot_bytes;
+    }
     p->n_stream_slots = slots < n ? slots : n;
     p->stream_bytes = clb_sat_mul(p->n_stream_slots, p->layer_slot_bytes);
 }
@@ -147,7 +153,7 @@ static bool choose_layers(const clb_plan_input *in, const clb_plan *all, uint64_
     for (uint32_t slots = most; slots && !in->mapped; slots = slots > LEAST_STREAM_SLOTS ? LEAST_STREAM_SLOTS : 0) {
         *out = *all;
         while (out->resident_layers) {
-            stream_one_more(in, slots, out);
+            stream_one_more(in, all, slots, out);
             if (clb_sat_add(without_slots(out), least) <= all->budget)
                 return true;
             if (without_slots(out) < without_slots(&smallest))
@@ -198,7 +204,7 @@ static int decide(const clb_plan_input *in, const clb_slot_classes *c, const clb
     if (in->resident_layers) {
         *out = *all;
         while (out->resident_layers > in->resident_layers)
-            stream_one_more(in, read_ahead_slots(in), out);
+            stream_one_more(in, all, read_ahead_slots(in), out);
         fits = clb_sat_add(without_slots(out), least) <= out->budget;
     } else {
         fits = choose_layers(in, all, least, out);

@@ -2,8 +2,8 @@
  *
  * A plan either fits the budget or is refused before a weight is read, with what would fit. Sizes are the real ones
  * of each tensor. What does not fit is read again and again while running, in this order of preference: of a model
- * with experts the dense weights stay and experts come and go; only when the fewest slots do not fit beside them, or in a
- * model without experts, the dense weights of the last layers are streamed. [engine-thread] */
+ * with experts the dense weights stay and experts come and go; only when the fewest slots do not fit beside them, or in
+ * a model without experts, the dense weights of some layers are streamed. [engine-thread] */
 #ifndef CLB_PLAN_PLAN_H
 #define CLB_PLAN_PLAN_H
 
@@ -37,13 +37,14 @@ typedef struct clb_plan_input {
 typedef struct clb_plan {
     uint64_t budget;
     bool budget_is_default;
-    uint32_t share; /* then */
+    uint32_t share;                   /* then */
     enum clb_memory_limit limited_by; /* what made the budget smaller than asked for; MACHINE (0): nothing did */
-    uint64_t available; /* what the machine has free, this process counted as free; more than that in use means swapping */
+    uint64_t
+        available; /* what the machine has free, this process counted as free; more than that in use means swapping */
     uint64_t base_bytes;      /* the process before loading: code, vocabulary, file header */
     uint64_t embedding_bytes; /* token_embd, output; without what is mapped */
     uint64_t dense_bytes;     /* matrices and vectors that stay, embeddings apart; without what is mapped */
-    uint64_t mapped_bytes;    /* used in place in the file: page cache, which the kernel may take back; not in the total */
+    uint64_t mapped_bytes; /* used in place in the file: page cache, which the kernel may take back; not in the total */
     uint64_t kv_bytes, buffer_bytes, staging_bytes;
     uint64_t slot_bytes;  /* all expert slots */
     uint64_t total_bytes; /* of everything above but mapped_bytes, and of stream_bytes */
@@ -51,17 +52,17 @@ typedef struct clb_plan {
     uint32_t *class_slots;       /* [n_classes]; with layer_pools a multiple of the class's layers */
     uint32_t n_slots, n_experts; /* in total */
     bool all_experts;            /* every expert has a slot */
-    /* Layers [0, resident_layers) keep their dense matrices, the others' are read in every pass, each into one of
-     * n_stream_slots slots of layer_slot_bytes; vectors (norms, biases) of all layers stay. With all layers resident
-     * there are no such slots. */
+    /* resident_layers layers keep their dense matrices, those of the others (clb_model_streams) are read in every pass,
+     * each into one of n_stream_slots slots of layer_slot_bytes; vectors (norms, biases) of all layers stay. With all
+     * layers resident there are no such slots. */
     uint32_t n_layers, resident_layers, n_stream_slots;
     uint64_t layer_slot_bytes;    /* clb_plan_layer_bytes of the largest streamed layer */
     uint64_t stream_bytes;        /* n_stream_slots * layer_slot_bytes */
     uint64_t streamed_file_bytes; /* read in every pass */
 } clb_plan;
 
-/* NOMEM if it cannot fit: the message has the parts and what to change. USAGE: resident_layers or expert_slots cannot be
- * had in this model at all. */
+/* NOMEM if it cannot fit: the message has the parts and what to change. USAGE: resident_layers or expert_slots cannot
+ * be had in this model at all. */
 int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err);
 void clb_plan_free(clb_plan *plan);
 /* One line at INFO; warnings if a limit made the budget smaller, or if the machine will have to swap. */

@@ -345,7 +345,9 @@ static void check_stream(const struct bench *b, const clb_plan *p)
                                          p->staging_bytes + p->slot_bytes + p->stream_bytes);
     assert_int_equal(p->stream_bytes, p->n_stream_slots * p->layer_slot_bytes);
     uint64_t streamed = 0, in_file = 0, biggest = 0;
-    for (uint32_t l = p->resident_layers; l < p->n_layers; l++) {
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        if (!clb_model_streams(l, p->n_layers, p->n_layers - p->resident_layers))
+            continue;
         const clb_layer *y = &model->layers[l];
         const clb_weight *const w[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down, &y->router};
         uint64_t bytes = 0;

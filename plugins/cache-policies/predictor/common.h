@@ -101,6 +101,33 @@ static inline void calibration_add(struct calibration *c, uint32_t bin, int true
     c->rate[bin] += ((true_guess ? 1.0f : 0.0f) - c->rate[bin]) / (float)c->seen[bin];
 }
 
+/* The rates as a curve that never falls: where bins stand for a score, a better score must not be worth less. */
+static inline void calibration_curve(const struct calibration *c, float curve[BINS])
+{
+    float best = 0.0f;
+    for (uint32_t i = 0; i < BINS; i++) {
+        best = c->rate[i] > best ? c->rate[i] : best;
+        curve[i] = best;
+    }
+}
+
+/* at: place on the scale of bins, the middle of bin i being i + 0.5. */
+static inline float curve_at(const float curve[BINS], float at)
+{
+    const float x = at - 0.5f;
+    if (!(x > 0))
+        return curve[0];
+    if (x >= BINS - 1)
+        return curve[BINS - 1];
+    const uint32_t i = (uint32_t)x;
+    return curve[i] + (x - (float)i) * (curve[i + 1] - curve[i]);
+}
+
+static inline uint32_t bin_at(float at)
+{
+    return at <= 0 ? 0 : at >= BINS - 1 ? BINS - 1 : (uint32_t)at;
+}
+
 /* ---- the list ---- */
 
 struct guesses {

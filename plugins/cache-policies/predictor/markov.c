@@ -147,10 +147,10 @@ static void scores(struct markov *s, uint32_t layer, uint32_t d, const uint32_t 
         s->score[j] = damp * s->score[j] + quick_log2(((float)s->uses[(size_t)to * n + j] + SMOOTHING * even) / all);
 }
 
-static uint32_t bin_of(float score)
+/* Place of a score on the scale of the calibration: -12 ... 4. */
+static float place_of(float score)
 {
-    const float at = (score + 12.0f) * (BINS / 16.0f); /* -12 ... 4 */
-    return at <= 0 ? 0 : at >= BINS - 1 ? BINS - 1 : (uint32_t)at;
+    return (score + 12.0f) * (BINS / 16.0f);
 }
 
 static void judge(struct markov *s, uint32_t d, const uint32_t *ids)
@@ -159,7 +159,7 @@ static void judge(struct markov *s, uint32_t d, const uint32_t *ids)
         int chosen = 0;
         for (uint32_t k = 0; k < s->top_k; k++)
             chosen |= ids[k] == j;
-        calibration_add(&s->calibration[d - 1], bin_of(s->score[j]), chosen);
+        calibration_add(&s->calibration[d - 1], bin_at(place_of(s->score[j])), chosen);
     }
 }
 
@@ -239,15 +239,18 @@ static uint32_t predict(void *self, uint32_t layer, uint64_t budget_bytes, uint6
     if (layer >= s->n_layers || s->seen[layer].pass != s->pass)
         return 0;
     const uint32_t n_rows = s->seen[layer].n < LOOKED_AT ? s->seen[layer].n : LOOKED_AT;
-    for (uint32_t d = 1; d <= s->ahead; d++)
+    for (uint32_t d = 1; d <= s->ahead; d++) {
+        float curve[BINS];
+        calibration_curve(&s->calibration[d - 1], curve);
         for (uint32_t r = 0; r < n_rows; r++) {
             scores(s, layer, d, s->rows + ((size_t)layer * ROWS + r) * s->top_k);
             for (uint32_t j = 0; j < s->n_experts; j++) {
-                const float chance = s->calibration[d - 1].rate[bin_of(s->score[j])];
+                const float chance = curve_at(curve, place_of(s->score[j]));
                 if (chance >= WORTH_SAYING)
                     guess_add(&g, (layer + d) % s->n_layers, j, chance);
             }
         }
+    }
     return g.n;
 }
 

@@ -88,10 +88,10 @@ static void on_step(void *self, const struct colibri_step *step)
     s->pass++;
 }
 
-static uint32_t bin_of(float margin)
+/* Place of a margin on the scale of the calibration: about -4 ... 4. The last one chosen, 0, is the middle of a bin. */
+static float place_of(float margin)
 {
-    const float at = margin * 4.0f + BINS / 2; /* -4 ... 4 in steps of a quarter; 0 and above: would be chosen */
-    return at <= 0 ? 0 : at >= BINS - 1 ? BINS - 1 : (uint32_t)at;
+    return margin * (BINS / 8.0f) + BINS / 2 + 0.5f;
 }
 
 static float *margins(const struct next_gate *s, uint32_t layer, uint32_t d, uint32_t row)
@@ -131,7 +131,7 @@ static void judge(struct next_gate *s, const struct colibri_route *route)
                 int chosen = 0;
                 for (uint32_t k = 0; k < s->top_k; k++)
                     chosen |= route->ids[(size_t)r * s->top_k + k] == e;
-                calibration_add(c, bin_of(margin[e]), chosen);
+                calibration_add(c, bin_at(place_of(margin[e])), chosen);
             }
         }
     }
@@ -164,7 +164,8 @@ static void on_route(void *self, const struct colibri_route *route)
 static void guess_row(const struct next_gate *s, struct guesses *g, uint32_t to, uint32_t d, uint32_t row)
 {
     const float *margin = margins(s, to, d, row);
-    const struct calibration *c = &s->calibration[(size_t)to * MOST_AHEAD + d - 1];
+    float curve[BINS];
+    calibration_curve(&s->calibration[(size_t)to * MOST_AHEAD + d - 1], curve);
     float bound = INFINITY;
     uint32_t after = 0; /* experts of equal margin: lower number first */
     for (uint32_t i = 0; i < s->top && i < s->n_experts; i++) {
@@ -177,7 +178,7 @@ static void guess_row(const struct next_gate *s, struct guesses *g, uint32_t to,
             return;
         bound = margin[best];
         after = best + 1;
-        guess_add(g, to, best, c->rate[bin_of(margin[best])]);
+        guess_add(g, to, best, curve_at(curve, place_of(margin[best])));
     }
 }
 

@@ -36,7 +36,6 @@ typedef struct clb_cache_slot {
     bool low;          /* admitted with low priority and not used since */
     bool waiting;      /* fetched ahead; its layer's turn has not come since */
     uint32_t heap_at;  /* place in the pool's heap, if it has one */
-    double heap_key;
 } clb_cache_slot;
 
 typedef struct clb_cache_stats {

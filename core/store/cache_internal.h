@@ -7,6 +7,12 @@
 
 #define CLB_NO_PLACE UINT32_MAX
 
+struct clb_heap_entry {
+    uint64_t key;    /* the score as last seen, in the same order */
+    uint32_t number; /* of the expert in the pool: what ties go by */
+    uint32_t slot;
+};
+
 struct clb_cache_pool {
     clb_cache *cache;
     void *self; /* the policy's instance; NULL: the pool has no slots */
@@ -24,7 +30,8 @@ struct clb_cache_pool {
     /* SCORE_RISES: resident and arriving slots, smallest (key, number) first. Keys are scores as last seen, so never
      * above the present ones. */
     bool has_heap;
-    uint32_t *heap, n_heap;
+    struct clb_heap_entry *heap;
+    uint32_t n_heap;
 };
 
 static inline uint64_t clb_cache_begin(const clb_cache *c)

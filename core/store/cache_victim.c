@@ -1,5 +1,6 @@
 /* The choice of a victim: candidates, the policy's answer, its validation, the fallback. */
 #include <math.h>
+#include <string.h>
 
 #include "store/cache_internal.h"
 
@@ -9,9 +10,9 @@ static void bad_answer(clb_cache *c, const char *what)
         c->options.misbehaved(c->options.misbehaved_ctx, c->options.policy->name, what);
 }
 
-/* What is pinned, on its way, or still needed in this visit stays; so does what was fetched ahead and whose turn has not
- * come, unless `waiting` may leave too. So a policy need not know about it: by its own measure a guess may well be the
- * coldest expert of all. */
+/* What is pinned, on its way, or still needed in this visit stays; so does what was fetched ahead and whose turn has
+ * not come, unless `waiting` may leave too. So a policy need not know about it: by its own measure a guess may well be
+ * the coldest expert of all. */
 static bool may_leave(const struct clb_cache_pool *p, const clb_cache_slot *s, bool waiting)
 {
     const clb_cache *c = p->cache;
@@ -32,73 +33,79 @@ static double score_of(const struct clb_cache_pool *p, const clb_cache_slot *s)
     return p->cache->options.policy->score(p->self, p->cache->local_of[s->layer], s->expert);
 }
 
-/* ---- heap ---- */
+/* ---- heap: entries have all that a comparison needs, for most of a replay's time is spent here ---- */
 
-static bool before(const struct clb_cache_pool *p, uint32_t a, uint32_t b)
+/* A score as a number that sorts like it: comparing integers needs no branches, and which child is smaller cannot be
+ * guessed. */
+static uint64_t order_of(double score)
 {
-    const clb_cache_slot *x = &p->cache->slots[a], *y = &p->cache->slots[b];
-    if (x->heap_key < y->heap_key || x->heap_key > y->heap_key)
-        return x->heap_key < y->heap_key;
-    return number_of(p, x) < number_of(p, y);
+    const double v = isnan(score) ? -INFINITY : score + 0.0; /* -0 becomes +0: they are equal */
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits >> 63 ? ~bits : bits | UINT64_C(1) << 63;
 }
 
-static void put(struct clb_cache_pool *p, uint32_t at, uint32_t slot)
+static inline uint32_t before(const struct clb_heap_entry *x, const struct clb_heap_entry *y)
 {
-    p->heap[at] = slot;
-    p->cache->slots[slot].heap_at = at;
+    return (uint32_t)(x->key < y->key) | ((uint32_t)(x->key == y->key) & (uint32_t)(x->number < y->number));
+}
+
+static void put(struct clb_cache_pool *p, uint32_t at, struct clb_heap_entry e)
+{
+    p->heap[at] = e;
+    p->cache->slots[e.slot].heap_at = at;
 }
 
 static void sift_up(struct clb_cache_pool *p, uint32_t at)
 {
-    const uint32_t slot = p->heap[at];
-    while (at && before(p, slot, p->heap[(at - 1) / 2])) {
+    const struct clb_heap_entry e = p->heap[at];
+    while (at && before(&e, &p->heap[(at - 1) / 2])) {
         put(p, at, p->heap[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
-    put(p, at, slot);
+    put(p, at, e);
 }
 
 static void sift_down(struct clb_cache_pool *p, uint32_t at)
 {
-    const uint32_t slot = p->heap[at];
+    const struct clb_heap_entry e = p->heap[at];
     for (;;) {
         uint32_t child = 2 * at + 1;
         if (child >= p->n_heap)
             break;
-        if (child + 1 < p->n_heap && before(p, p->heap[child + 1], p->heap[child]))
-            child++;
-        if (!before(p, p->heap[child], slot))
+        if (child + 1 < p->n_heap)
+            child += before(&p->heap[child + 1], &p->heap[child]);
+        if (!before(&p->heap[child], &e))
             break;
         put(p, at, p->heap[child]);
         at = child;
     }
-    put(p, at, slot);
+    put(p, at, e);
 }
 
-static void heap_push(struct clb_cache_pool *p, uint32_t slot)
+static void heap_push(struct clb_cache_pool *p, uint32_t slot, uint64_t key)
 {
-    put(p, p->n_heap, slot);
+    const uint32_t number = (uint32_t)number_of(p, &p->cache->slots[slot]);
+    put(p, p->n_heap, (struct clb_heap_entry){key, number, slot});
     sift_up(p, p->n_heap++);
 }
 
 static void heap_delete(struct clb_cache_pool *p, uint32_t at)
 {
-    p->cache->slots[p->heap[at]].heap_at = CLB_NO_PLACE;
-    const uint32_t last = p->heap[--p->n_heap];
+    p->cache->slots[p->heap[at].slot].heap_at = CLB_NO_PLACE;
+    const struct clb_heap_entry last = p->heap[--p->n_heap];
     if (at == p->n_heap)
         return;
     put(p, at, last);
     sift_up(p, at);
-    sift_down(p, p->cache->slots[last].heap_at);
+    sift_down(p, p->cache->slots[last.slot].heap_at);
 }
 
 void clb_cache_heap_add(struct clb_cache_pool *p, uint32_t slot)
 {
     if (!p->has_heap)
         return;
-    const double key = score_of(p, &p->cache->slots[slot]);
-    p->cache->slots[slot].heap_key = isnan(key) ? -INFINITY : key; /* looked at again when its turn comes */
-    heap_push(p, slot);
+    heap_push(p, slot, order_of(score_of(p, &p->cache->slots[slot]))); /* NaN: looked at again when its turn comes */
 }
 
 void clb_cache_heap_remove(struct clb_cache_pool *p, uint32_t slot)
@@ -113,29 +120,30 @@ static uint32_t heap_victim(struct clb_cache_pool *p, bool waiting)
     clb_cache *c = p->cache;
     uint32_t n_aside = 0, found = CLB_NO_SLOT;
     while (p->n_heap && found == CLB_NO_SLOT) {
-        const uint32_t top = p->heap[0];
-        clb_cache_slot *s = &c->slots[top];
+        const uint32_t top = p->heap[0].slot;
+        const clb_cache_slot *s = &c->slots[top];
         if (!may_leave(p, s, waiting)) {
             heap_delete(p, 0);
             p->candidate_slots[n_aside++] = top;
             continue;
         }
-        const double now = score_of(p, s);
-        if (isnan(now) || now < s->heap_key) {
-            bad_answer(c, isnan(now) ? "score() returned NaN" : "score() fell, although it declares SCORE_RISES");
+        const double score = score_of(p, s);
+        const uint64_t now = order_of(score);
+        if (isnan(score) || now < p->heap[0].key) {
+            bad_answer(c, isnan(score) ? "score() returned NaN" : "score() fell, although it declares SCORE_RISES");
             p->has_heap = false;
             p->n_heap = 0;
             return CLB_NO_SLOT;
         }
-        if (now > s->heap_key) {
-            s->heap_key = now;
+        if (now > p->heap[0].key) {
+            p->heap[0].key = now;
             sift_down(p, 0);
             continue;
         }
         found = top;
     }
-    while (n_aside)
-        heap_push(p, p->candidate_slots[--n_aside]);
+    while (n_aside) /* with present scores: those of this visit would come up again at once */
+        clb_cache_heap_add(p, p->candidate_slots[--n_aside]);
     return found;
 }
 

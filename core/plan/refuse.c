@@ -73,10 +73,10 @@ static void advise(const clb_plan_input *in, const clb_plan *p, uint64_t safe_ne
                                            clb_sat_add(clb_sat_add(all->dense_bytes, all->kv_bytes),
                                                        clb_sat_add(all->buffer_bytes, all->staging_bytes)));
         const uint64_t with_slots = clb_sat_add(whole, clb_sat_add(p->slot_bytes, safe_need - p->total_bytes));
-        n += (size_t)snprintf(out + n, size - n,
-                              " with the layers read from the drive for each token, %lluM with them "
-                              "in memory",
-                              mib_up(with_slots));
+        if (mib_up(with_slots) > mib_up(safe_need))
+            n += (size_t)snprintf(out + n, size - n,
+                                  " with the layers read from the drive for each token, %lluM with them in memory",
+                                  mib_up(with_slots));
     }
     if (safe_need <= p->budget)
         return; /* the noise alone */

@@ -49,6 +49,13 @@ static void version_2(void **state)
     assert_room(&t, 700000);
     put(&t, "user/memory.stat", "anon 1\ninactive_file 100000\n"); /* can be reclaimed */
     assert_room(&t, 800000);
+    put(&t, "user/memory.stat", "anon 1\ninactive_file 100000\nactive_file 50000\n");
+    assert_room(&t, 850000);
+    put(&t, "user/memory.high", "900000\n"); /* beyond it the process is slowed down */
+    assert_room(&t, 750000);
+    put(&t, "user/memory.high", "max\n");
+    put(&t, "user/memory.stat", "anon 1\ninactive_file 100000\n");
+    assert_room(&t, 800000);
     put(&t, "user/work/memory.max", "5000\n");
     assert_room(&t, 5000);
     put(&t, "user/memory.current", "2000000\n"); /* over the limit already */

@@ -38,20 +38,20 @@ static counters *counters_of(policy *p, uint32_t layer, uint32_t expert)
     return layer < p->n_layers && expert < p->n_experts ? &p->expert[(size_t)layer * p->n_experts + expert] : NULL;
 }
 
-typedef union number {
+typedef union argument_value {
     uint32_t u32;
     uint64_t u64;
     float f32;
     double f64;
-} number;
+} argument_value;
 
 /* One value of the vocabulary, as the natural type of its row in the table: integers in u64, the others in f64. */
-static number value(const policy *p, const about *a, enum clb_foreign_argument what, bool *is_float)
+static argument_value value(const policy *p, const about *a, enum clb_foreign_argument what, bool *is_float)
 {
     const counters *const c = a ? &p->expert[(size_t)a->layer * p->n_experts + a->expert]
                                 : NULL; /* NULL: a reset, which asks for no counter */
     *is_float = false;
-#define INTEGER(v) ((number){.u64 = (v)})
+#define INTEGER(v) ((argument_value){.u64 = (v)})
     switch (what) {
     case CLB_ARG_layer:
         return INTEGER(a->layer);
@@ -100,24 +100,24 @@ static number value(const policy *p, const about *a, enum clb_foreign_argument w
     *is_float = true;
     switch (what) {
     case CLB_ARG_gate:
-        return (number){.f64 = (double)a->gate};
+        return (argument_value){.f64 = (double)a->gate};
     case CLB_ARG_gate_last:
-        return (number){.f64 = (double)c->gate_last};
+        return (argument_value){.f64 = (double)c->gate_last};
     case CLB_ARG_gate_average:
-        return (number){.f64 = c->uses ? c->gate_sum / (double)c->uses : 0};
+        return (argument_value){.f64 = c->uses ? c->gate_sum / (double)c->uses : 0};
     default:
-        return (number){.f64 = 0};
+        return (argument_value){.f64 = 0};
     }
 }
 
 /* Calls with the arguments that the signature asks for. false: the floating-point state had to be put back. */
 static bool call(policy *p, clb_foreign_call *c, const about *a, void *result)
 {
-    number values[CLB_FOREIGN_MAX_ARGS];
+    argument_value values[CLB_FOREIGN_MAX_ARGS];
     void *args[CLB_FOREIGN_MAX_ARGS];
     for (unsigned i = 0; i < c->signature.n; i++) {
         bool is_float;
-        const number v = value(p, a, c->signature.arg[i].what, &is_float);
+        const argument_value v = value(p, a, c->signature.arg[i].what, &is_float);
         switch (c->signature.arg[i].as) {
         case CLB_FT_U32:
             values[i].u32 = (uint32_t)v.u64;
@@ -272,7 +272,7 @@ static double score(void *self, uint32_t layer, uint32_t expert)
 {
     policy *const p = self;
     const about a = {.layer = layer, .expert = expert};
-    number result = {0};
+    argument_value result = {0};
     if (!call(p, &p->f->policy.score, &a, &result)) {
         clb_foreign_complain(p->f, p->f->spec.symbol);
         return NAN; /* a bad answer: the host counts it and takes its own choice */

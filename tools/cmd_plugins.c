@@ -18,9 +18,10 @@ static const clb_flag flags[] = {
     {0},
 };
 
-static const enum clb_setting settings[] = {CLB_SET_cpu_mask,       CLB_SET_cpu_threads,           CLB_SET_plugins_path,
-                                            CLB_SET_plugins_prefer, CLB_SET_plugins_deny,          CLB_SET_kernels_allow_inexact,
-                                            CLB_SET_kernels_select, CLB_SET_kernels_cache_file,    CLB_SET_COUNT};
+static const enum clb_setting settings[] = {
+    CLB_SET_cpu_mask,       CLB_SET_cpu_threads,        CLB_SET_plugins_path,
+    CLB_SET_plugins_prefer, CLB_SET_plugins_deny,       CLB_SET_kernels_allow_inexact,
+    CLB_SET_kernels_select, CLB_SET_kernels_cache_file, CLB_SET_COUNT};
 
 static int parse_timeout(const clb_args *args, unsigned *out, clb_error *err)
 {
@@ -66,7 +67,7 @@ static int run(clb_args *args, clb_error *err)
     static const struct {
         const char *name, *operand;
         size_t n; /* operands */
-    } actions[] = {{"list", NULL, 0}, {"info", "ID", 1},       {"why", "NAME", 1},      {"cpu", NULL, 0},
+    } actions[] = {{"list", NULL, 0},  {"info", "ID", 1},    {"why", "NAME", 1},         {"cpu", NULL, 0},
                    {"paths", NULL, 0}, {"check", "FILE", 1}, {"new", "KIND and NAME", 2}};
     enum { N_ACTIONS = sizeof actions / sizeof *actions };
     const char *const *words;
@@ -81,7 +82,8 @@ static int run(clb_args *args, clb_error *err)
             names[i] = actions[i].name;
         const long near = clb_nearest(action, names, N_ACTIONS);
         return clb_fail(err, COLIBRI_E_USAGE, "unknown action '%.80s'%s%s%s", action,
-                        near >= 0 ? "; did you mean '" : " (list, info ID, why NAME, cpu, paths, check FILE, new KIND NAME)",
+                        near >= 0 ? "; did you mean '"
+                                  : " (list, info ID, why NAME, cpu, paths, check FILE, new KIND NAME)",
                         near >= 0 ? names[near] : "", near >= 0 ? "'?" : "");
     }
     const size_t operands = actions[at].n;
@@ -117,24 +119,25 @@ const clb_command clb_command_plugins = {
              "paths\n"
              "colibri plugins check FILE [--timeout SECONDS]\n"
              "colibri plugins new KIND NAME [--dir DIR] [--id ID]",
-    .description = "'list' reads the notes of the plugin files and loads none of them. A rejected plugin says why. "
-                   "'info' loads one "
-                   "plugin and shows what it offers. 'why' replays filter, rank and selection with every comparison, "
-                   "for a plugin's id, "
-                   "a quantization format, a vector operation or a component; with kernels.select=measure also the times "
-                   "that decide between kernels (for --threads). 'cpu' shows the CPU features that "
-                   "plugins may use, 'paths' "
-                   "the folders that are searched.\n"
-                   "\n"
-                   "'check' examines one file as a packager or author would: its note, its exports, constructors, "
-                   "indirect functions and "
-                   "libraries, then loads it in a separate process and looks for crashes, hangs and tables with "
-                   "mistakes. It ends with "
-                   "status 9 if anything is wrong.\n"
-                   "\n"
-                   "'new' makes a folder with a complete plugin to start from: source, CMakeLists.txt, a test, a README. "
-                   "KIND is expert-policy, predictor, kv-strategy or kernel. It builds against the installed headers, and "
-                   "works as it is.",
+    .description =
+        "'list' reads the notes of the plugin files and loads none of them. A rejected plugin says why. "
+        "'info' loads one "
+        "plugin and shows what it offers. 'why' replays filter, rank and selection with every comparison, "
+        "for a plugin's id, "
+        "a quantization format, a vector operation or a component; with kernels.select=measure also the times "
+        "that decide between kernels (for --threads). 'cpu' shows the CPU features that "
+        "plugins may use, 'paths' "
+        "the folders that are searched.\n"
+        "\n"
+        "'check' examines one file as a packager or author would: its note, its exports, constructors, "
+        "indirect functions and "
+        "libraries, then loads it in a separate process and looks for crashes, hangs and tables with "
+        "mistakes. It ends with "
+        "status 9 if anything is wrong.\n"
+        "\n"
+        "'new' makes a folder with a complete plugin to start from: source, CMakeLists.txt, a test, a README. "
+        "KIND is expert-policy, predictor, kv-strategy or kernel. It builds against the installed headers, and "
+        "works as it is.",
     .examples = "colibri plugins   # what is installed, and what was rejected\n"
                 "colibri plugins why q4_k   # which kernel multiplies Q4_K here, and which ones lost\n"
                 "colibri plugins list --cpu-mask avx512f   # what a CPU without AVX-512 would use\n"

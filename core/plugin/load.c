@@ -126,8 +126,8 @@ static void reject_loaded(clb_registry *reg, size_t i, const char *why)
     clb_verdict_add(&c->verdict, "load", false, "%s", why);
     clb_candidate_set_state(c, CLB_PLUGIN_REJECTED, "%s", why);
     /* Nothing takes the place of a foreign function: whoever asks for it gets the reason as an error. */
-    clb_logf(reg->log, c->foreign ? COLIBRI_LOG_INFO : COLIBRI_LOG_WARN, "plugin %s (%s) rejected: %s",
-             c->note.desc.id, clb_candidate_place(c), why);
+    clb_logf(reg->log, c->foreign ? COLIBRI_LOG_INFO : COLIBRI_LOG_WARN, "plugin %s (%s) rejected: %s", c->note.desc.id,
+             clb_candidate_place(c), why);
     clb_registry_unshadow(reg, i);
 }
 
@@ -145,8 +145,7 @@ static int same_file(const clb_candidate *c, clb_error *err)
 static void load_foreign(clb_registry *reg, size_t i)
 {
     clb_candidate *const c = &reg->candidates[i];
-    const enum clb_iface iface =
-        c->note.desc.kinds == COLIBRI_KIND_KERNEL ? CLB_IFACE_MATMUL : CLB_IFACE_EXPERT_POLICY;
+    const enum clb_iface iface = c->note.desc.kinds == COLIBRI_KIND_KERNEL ? CLB_IFACE_MATMUL : CLB_IFACE_EXPERT_POLICY;
     clb_error e = {0};
     if (clb_foreign_load(c->foreign, &e)) {
         reject_loaded(reg, i, e.msg);

@@ -1,6 +1,6 @@
-/* An expert policy outside of Colibri's tree: the expert that was used longest ago leaves first, but every further use of a
- * stay counts as if it had come a few tokens later, up to a limit. So what is used again and again outlives what was
- * needed once, and still leaves when the topic changes.
+/* An expert policy outside of Colibri's tree: the expert that was used longest ago leaves first, but every further use
+ * of a stay counts as if it had come a few tokens later, up to a limit. So what is used again and again outlives what
+ * was needed once, and still leaves when the topic changes.
  *
  * Source: none; made up as an example. docs/writing-an-expert-policy.md builds this file up step by step. */
 #include <stdio.h>
@@ -24,8 +24,8 @@ struct expert {
 struct state {
     uint32_t n_layers, n_experts;
     double tokens, most;
-    uint64_t past; /* tokens before this pass */
-    uint64_t rows; /* tokens of this pass */
+    uint64_t past;          /* tokens before this pass */
+    uint64_t rows;          /* tokens of this pass */
     struct expert expert[]; /* [n_layers][n_experts] */
 };
 
@@ -42,7 +42,7 @@ static void reset(void *self)
     memset(s->expert, 0, (size_t)s->n_layers * s->n_experts * sizeof s->expert[0]);
 }
 
-/* One instance per pool of slots. The only place that may allocate; `config` is gone afterwards, so copy what you keep. */
+/* One instance per pool of slots. The only place that may allocate; `config` is gone afterwards: copy what you keep. */
 static void *create(const struct colibri_policy_config *config, char *why, size_t why_size)
 {
     const size_t n = (size_t)config->n_layers * config->n_experts;
@@ -118,7 +118,6 @@ static const void *get(const char *iface, uint32_t index)
     return index == 0 && strcmp(iface, COLIBRI_IFACE_EXPERT_POLICY) == 0 ? &policy : NULL;
 }
 
-COLIBRI_PLUGIN_DEFINE(org_example_expert_policy_second_wind, NULL, get,
-                      .id = "org.example.expert-policy.second-wind", .kinds = COLIBRI_KIND_EXPERT_POLICY,
-                      .version = "1.0.0", .license = "MIT",
+COLIBRI_PLUGIN_DEFINE(org_example_expert_policy_second_wind, NULL, get, .id = "org.example.expert-policy.second-wind",
+                      .kinds = COLIBRI_KIND_EXPERT_POLICY, .version = "1.0.0", .license = "MIT",
                       .summary = "Expert policy: the expert used longest ago leaves first, further uses count");

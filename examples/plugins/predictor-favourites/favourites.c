@@ -1,5 +1,5 @@
-/* A predictor outside of Colibri's tree: a layer will want the experts that it wanted most so far, lately more than long
- * ago.
+/* A predictor outside of Colibri's tree: a layer will want the experts that it wanted most so far, lately more than
+ * long ago.
  *
  * Source: none; made up as an example. Of a policy a predictor differs in two things: it sees the whole model, whatever
  * pools its layers are in, and what it says is only read if there is time. */
@@ -71,8 +71,8 @@ static void on_route(void *self, const struct colibri_route *route)
     }
 }
 
-/* Guesses for the layer after `layer` (after the last: the first, of the next pass), best first. The host drops those that
- * are in memory or on their way, and reads the others as far as its budget goes. */
+/* Guesses for the layer after `layer` (after the last: the first, of the next pass), best first. The host drops those
+ * that are in memory or on their way, and reads the others as far as its budget goes. */
 static uint32_t predict(void *self, uint32_t layer, uint64_t budget_bytes, uint64_t deadline_ns,
                         struct colibri_prediction *out, uint32_t max)
 {

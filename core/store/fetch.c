@@ -102,6 +102,14 @@ int clb_store_collect(clb_store *store, bool wait, clb_error *err)
     }
 }
 
+void clb_store_failure(clb_store *store, uint32_t tag, clb_error *err)
+{
+    clb_error found;
+    if (clb_io_error(store->io, tag, &found) != COLIBRI_E_NOT_FOUND)
+        store->last_failure = found;
+    *err = store->last_failure; /* only so many are kept: of the same file, at the same time */
+}
+
 /* ---- what has arrived ---- */
 
 int clb_store_add_arrival(clb_store *store, const clb_arrival *a, clb_error *err)
@@ -369,7 +377,7 @@ void clb_expert_done(clb_store *store, uint32_t tag, int status)
         if (!f->err)
             f->err = malloc(sizeof *f->err);
         if (f->err)
-            clb_io_error(store->io, tag, f->err);
+            clb_store_failure(store, tag, f->err);
     }
     if (f->left)
         return;

@@ -127,6 +127,7 @@ struct clb_store {
     struct clb_layers *layers; /* streamed ones; NULL: none */
     clb_io *io;                /* NULL: nothing is read while computing */
     bool in_memory;            /* the model is not in a file: reads are copies, done at once */
+    clb_error last_failure;    /* of io */
     clb_arrival *arrivals;     /* to be converted */
     size_t n_arrivals, cap_arrivals;
     uint64_t step;
@@ -164,6 +165,8 @@ int clb_store_submit_matrix(clb_store *store, const clb_matrix *m, const clb_ggu
                             uint32_t tag, enum clb_io_priority priority, clb_error *err);
 /* Collects what has arrived; waits for something if `wait` and anything is under way. */
 int clb_store_collect(clb_store *store, bool wait, clb_error *err);
+/* Why the read `tag` failed. */
+void clb_store_failure(clb_store *store, uint32_t tag, clb_error *err);
 int clb_store_add_arrival(clb_store *store, const clb_arrival *a, clb_error *err);
 /* Brings all queued arrivals into the form that is multiplied, with all workers; the first failed checksum is the
  * error. */

@@ -188,7 +188,7 @@ void clb_layers_done(clb_store *store, uint32_t tag, int status)
         at->failed = true;
         (void)clb_fail(&at->err, COLIBRI_E_CANCELLED, "reading was called off");
         if (status != COLIBRI_E_CANCELLED)
-            clb_io_error(store->io, tag, &at->err);
+            clb_store_failure(store, tag, &at->err);
     }
 }
 

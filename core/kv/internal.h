@@ -12,6 +12,7 @@ struct clb_kv_cache {
     size_t v_offset;     /* of V in a page */
     uint32_t elem_bytes;
     uint32_t n_seqs;
+    uint32_t n_made; /* sequences ever */
 };
 
 /* One (layer, KV head) of one sequence. */
@@ -31,6 +32,7 @@ typedef struct clb_kv_head {
 
 struct clb_kv_seq {
     clb_kv_cache *cache;
+    uint32_t number;
     const struct colibri_kv_strategy *strategy;
     void *self;
     void (*misbehaved)(void *ctx, const char *strategy, const char *what);

@@ -85,6 +85,8 @@ void clb_kv_seq_reset(clb_kv_seq *seq);
 int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err);
 
 uint32_t clb_kv_seq_position(const clb_kv_seq *seq); /* of the next token = tokens seen */
+/* Tells sequences of one cache apart: predictors follow them from pass to pass. */
+uint32_t clb_kv_seq_number(const clb_kv_seq *seq);
 uint32_t clb_kv_seq_needs(const clb_kv_seq *seq);    /* COLIBRI_KV_NEED_* of its strategy */
 
 /* LIMIT if the strategy keeps all and the context would overflow (message has the counts), NOMEM if the pool is

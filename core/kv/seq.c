@@ -110,6 +110,7 @@ int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, cl
     seq->heads = calloc(clb_kv_n_heads_all(seq), sizeof seq->heads[0]);
     seq->budgets = calloc(clb_kv_n_heads_all(seq), sizeof seq->budgets[0]);
     cache->n_seqs++;
+    seq->number = cache->n_made++;
     if (!seq->heads || !seq->budgets) {
         rc = CLB_NOMEM(err, "KV sequence");
         goto done;
@@ -242,4 +243,9 @@ uint32_t clb_kv_seq_positions(const clb_kv_seq *seq, uint32_t layer, uint32_t kv
     for (uint32_t i = 0; i < h->n && i < cap; i++)
         out[i] = clb_kv_layer_evicts(seq, layer) ? h->positions[i] : i;
     return h->n;
+}
+
+uint32_t clb_kv_seq_number(const clb_kv_seq *seq)
+{
+    return seq->number;
 }

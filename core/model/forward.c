@@ -183,7 +183,7 @@ static int lay_out_rows(clb_forward *f, const clb_span *spans, uint32_t n_spans,
                 return clb_fail(err, COLIBRI_E_USAGE, "token %u is outside the vocabulary of %u", spans[s].tokens[i],
                                 f->hp->n_vocab);
             if (f->row_sequence)
-                f->row_sequence[n] = s;
+                f->row_sequence[n] = clb_kv_seq_number(spans[s].kv);
             f->rows[n++] = (struct row){s, i, position + i};
         }
     }

@@ -25,7 +25,7 @@ struct clb_forward {
     size_t row_scratch_floats;
 
     /* MoE: a pair is (row, rank); pair = row * top_k + rank */
-    uint32_t *row_sequence;                         /* [max_rows]: span of a row */
+    uint32_t *row_sequence;                         /* [max_rows]: number of its sequence */
     float *router_probs;                            /* [max_rows][n_experts] */
     uint32_t *ids;                                  /* [max_rows][top_k] */
     float *gates;                                   /* [max_rows][top_k] */

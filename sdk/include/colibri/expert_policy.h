@@ -64,7 +64,7 @@ struct colibri_route {
     uint32_t n_union;      /* distinct experts of this step */
     const uint32_t *union_ids;
     const uint32_t *union_rows; /* rows per expert of the union */
-    const uint32_t *row_sequence; /* [n_rows]: small number of the row's sequence; NULL: all rows are of sequence 0 */
+    const uint32_t *row_sequence; /* [n_rows]: number of the row's sequence; NULL: all rows are of sequence 0 */
     /* For those who asked (struct colibri_predictor.ahead): router logits of the layers layer + 1 ... layer + n_ahead, each
      * [n_rows][n_experts], computed from this layer's hidden state: a guess at what those layers will choose. -INFINITY:
      * not known (replays). */

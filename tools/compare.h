@@ -46,7 +46,7 @@ typedef struct clb_side {
     bool known;
     clb_plan plan;
     uint64_t resident; /* of the process when it was planned */
-    char policy[80], strategy[80], arch[40];
+    char policy[80], predictor[80], strategy[80], arch[40];
     uint32_t threads, ctx;
     double load_seconds; /* of the last opening */
 } clb_side;

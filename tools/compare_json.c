@@ -29,6 +29,7 @@ static json_t *side_json(const clb_side *s)
         return o;
     json_object_set_new(o, "architecture", json_string(s->arch));
     json_object_set_new(o, "policy", *s->policy ? clb_json_text(s->policy) : json_null());
+    json_object_set_new(o, "predictor", clb_json_text(s->predictor));
     json_object_set_new(o, "kv_strategy", clb_json_text(s->strategy));
     json_object_set_new(o, "threads", json_integer(s->threads));
     json_object_set_new(o, "ctx", json_integer(s->ctx));

@@ -19,7 +19,8 @@ static void print_side(const clb_side *s)
         return;
     printf("%c: %s", s->name, s->arch);
     if (s->plan.n_experts)
-        printf(", policy %s, %u slots of %u experts", s->policy, s->plan.n_slots, s->plan.n_experts);
+        printf(", policy %s, predictor %s, %u slots of %u experts", s->policy, s->predictor, s->plan.n_slots,
+               s->plan.n_experts);
     printf(", KV %s, %u threads; plan %s of %s%s%s\n", s->strategy, s->threads, clb_human_bytes(s->plan.total_bytes, a),
            clb_human_bytes(s->plan.budget, b), *s->lossy ? "; lossy: " : "", s->lossy);
 }

@@ -112,7 +112,7 @@ static int measure(struct runs *r, uint32_t side, uint32_t prompt, uint32_t roun
         }
     }
     if (!c->warm)
-        clb_compare_make_cold(s->engine);
+        clb_compare_make_cold(s->engine, s->config);
     const int rc = clb_compare_measure(s->session, &in, &run, err);
     free(against.row);
     if (rc)

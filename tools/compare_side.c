@@ -215,6 +215,9 @@ static int open_side(clb_comparison *c, clb_side *s, bool beside, bool *too_much
     snprintf(s->arch, sizeof s->arch, "%s", s->engine->model->arch->name);
     snprintf(s->policy, sizeof s->policy, "%s",
              s->engine->model->n_moe_layers ? clb_config_str(s->config, CLB_SET_store_expert_policy) : "");
+    clb_store_stats stats;
+    clb_store_get_stats(s->engine->model->store, &stats);
+    snprintf(s->predictor, sizeof s->predictor, "%s", stats.predictor ? stats.predictor : "none");
     s->threads = clb_pool_workers(s->engine->pool);
     s->ctx = s->engine->ctx;
     s->load_seconds = (double)s->engine->load_ns / 1e9;
@@ -259,17 +262,21 @@ int clb_compare_open(clb_comparison *c, uint32_t which, clb_error *err)
 }
 
 /* The default budget is a share of what is available: fixed once, so that the side that is opened second gets no less.
- */
-static int fix_budgets(clb_comparison *c, clb_error *err)
+ * What a policy has learned elsewhere, or learns here, is no part of the comparison unless a file for it is named. */
+static int fix_settings(clb_comparison *c, clb_error *err)
 {
     const uint64_t available = clb_memory_available();
     uint64_t least = UINT64_MAX;
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, available / 10 * 8);
     for (int i = 0; i < CLB_SIDES; i++) {
         clb_config *const config = c->side[i].config;
-        if (clb_config_u64(config, CLB_SET_memory_max_memory) == 0 && available)
+        if (clb_config_u64(config, CLB_SET_memory_max_memory) == 0 && available) {
+            char text[32];
+            snprintf(text, sizeof text, "%" PRIu64,
+                     available / 100 * clb_config_u64(config, CLB_SET_memory_memory_share));
             CLB_TRY(clb_config_set_value(config, CLB_SET_memory_max_memory, text, "colibri compare", err));
+        }
+        if (!clb_config_is_set(config, CLB_SET_store_expert_profile))
+            CLB_TRY(clb_config_set_value(config, CLB_SET_store_expert_profile, "none", "colibri compare", err));
         const uint64_t budget = clb_config_u64(config, CLB_SET_memory_max_memory);
         least = budget && budget < least ? budget : least;
     }
@@ -299,7 +306,7 @@ static int find_lossy(clb_comparison *c, clb_error *err)
 int clb_compare_open_sides(clb_comparison *c, clb_error *err)
 {
     CLB_TRY(find_lossy(c, err));
-    CLB_TRY(fix_budgets(c, err));
+    CLB_TRY(fix_settings(c, err));
     CLB_TRY(clb_compare_open(c, CLB_SIDE_A, err));
     c->together = false;
     if (c->in_turn_asked)

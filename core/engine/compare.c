@@ -75,13 +75,29 @@ static uint64_t peak_rss(void)
     return at ? strtoull(at + strlen("VmHWM:"), NULL, 10) * 1024 : 0;
 }
 
-void clb_compare_make_cold(clb_engine *e)
+static void drop_pages(const char *path)
 {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) /* a copy that is not there; the store has complained */
+        return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
+void clb_compare_make_cold(clb_engine *e, const clb_config *config)
+{
+    const char *const *dirs;
+    const size_t n_dirs = clb_config_list(config, CLB_SET_store_mirror, &dirs);
     clb_store_reset_experts(e->model->store);
     for (uint32_t i = 0; i < clb_gguf_n_shards(e->gguf); i++) {
-        const int fd = clb_gguf_shard_fd(e->gguf, i);
-        if (fd >= 0)
-            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        const char *const path = clb_gguf_shard_path(e->gguf, i), *const slash = strrchr(path, '/');
+        drop_pages(path);
+        for (size_t d = 0; d < n_dirs; d++) {
+            clb_buf copy = {0};
+            if (!clb_buf_printf(&copy, NULL, "%s/%s", dirs[d], slash ? slash + 1 : path))
+                drop_pages(copy.data);
+            clb_buf_free(&copy);
+        }
     }
 }
 
@@ -92,7 +108,15 @@ static clb_compare_counters counters(const clb_engine *e)
     clb_store_stats s;
     clb_store_get_stats(e->model->store, &s);
     return (clb_compare_counters){
-        .hits = s.hits, .misses = s.misses, .bytes_read = s.expert_bytes_read, .stall_ns = s.read_ns};
+        .hits = s.hits,
+        .late = s.late,
+        .misses = s.misses,
+        .bytes_read = s.expert_bytes_read + s.guess_bytes + s.layer_bytes_read,
+        .stall_ns = s.stall_ns,
+        .prefetches = s.guesses,
+        .prefetch_useful = s.guess_useful,
+        .prefetch_wasted = s.guess_wasted,
+    };
 }
 
 static clb_compare_counters difference(const clb_compare_counters *b, const clb_compare_counters *a)

@@ -51,6 +51,7 @@ double clb_compare_value(const clb_compare_run *run, enum clb_compare_metric met
     const clb_compare_counters *const p = &run->in_prompt, *const d = &run->in_steps;
     const double n = (double)run->tokens.n;
     const bool looked_up = d->hits + d->late + d->misses + p->hits + p->late + p->misses > 0;
+    const bool stored = looked_up || d->bytes_read + p->bytes_read > 0; /* experts, or streamed layers */
     switch (metric) {
     case CLB_COMPARE_DECODE:
         return n > 0 ? n * 1e9 / sum_steps(run) : NAN;
@@ -67,9 +68,9 @@ double clb_compare_value(const clb_compare_run *run, enum clb_compare_metric met
     case CLB_COMPARE_HIT_DECODE:
         return hit_rate(d->hits, d->late, d->misses);
     case CLB_COMPARE_BYTES:
-        return looked_up && n > 0 ? (double)d->bytes_read / n / 1048576.0 : NAN;
+        return stored && n > 0 ? (double)d->bytes_read / n / 1048576.0 : NAN;
     case CLB_COMPARE_STALL:
-        return looked_up && n > 0 ? (double)d->stall_ns / 1e6 / n : NAN;
+        return stored && n > 0 ? (double)d->stall_ns / 1e6 / n : NAN;
     case CLB_COMPARE_METRIC_COUNT:
         break;
     }

@@ -282,13 +282,13 @@ static void runs_repeat_and_cold_runs_are_cold(void **state)
         in.on_logits = count_logits;
         in.ctx = &n_logits;
         clb_compare_run cold, again, warm;
-        clb_compare_make_cold(e.engine);
+        clb_compare_make_cold(e.engine, e.config);
         assert_ok(clb_compare_measure(s, &in, &cold, &err), &err);
         assert_int_equal(n_logits, 13);
         assert_int_equal(cold.tokens.n, 12);
         in.on_logits = NULL;
         assert_ok(clb_compare_measure(s, &in, &warm, &err), &err);
-        clb_compare_make_cold(e.engine);
+        clb_compare_make_cold(e.engine, e.config);
         assert_ok(clb_compare_measure(s, &in, &again, &err), &err);
         /* Each look-up is counted once, and a cold run is the same each time. */
         assert_int_equal(cold.in_steps.hits + cold.in_steps.misses, 12 * 5 * 4);
@@ -389,7 +389,7 @@ static void cold_runs_leave_no_file_in_the_page_cache(void **state)
     close(fd);
     const long before = cached_pages(path);
     assert_ok(test_engine_open(&e, path, settings, NULL, &err), &err);
-    clb_compare_make_cold(e.engine);
+    clb_compare_make_cold(e.engine, e.config);
     const long after = cached_pages(path);
     if (before < 0)
         print_message("the scratch folder is in memory: page cache not checked\n");

@@ -335,9 +335,10 @@ static inline void value_estimate(struct value_model *m, uint32_t layer, uint32_
         value[e] = 1.0f - none[e];
 }
 
+/* One more than it is never 0, which marks an empty place. */
 static inline uint32_t value_sequence(const struct colibri_route *route, uint32_t row)
 {
-    return COLIBRI_HAS(route, row_sequence) && route->row_sequence ? route->row_sequence[row] : 0;
+    return COLIBRI_HAS(route, row_sequence) && route->row_sequence ? route->row_sequence[row] & 0x7fffffffu : 0;
 }
 
 /* All rows of a layer's visit; then new estimates for it and for the layer that comes next. */

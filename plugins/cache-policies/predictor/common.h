@@ -18,9 +18,10 @@ static inline double param_value(const struct colibri_policy_config *config, con
     return config->params ? config->params[index] : params[index].value;
 }
 
+/* One more than it is never 0, which marks an empty place. */
 static inline uint32_t sequence_of(const struct colibri_route *route, uint32_t row)
 {
-    return COLIBRI_HAS(route, row_sequence) && route->row_sequence ? route->row_sequence[row] : 0;
+    return COLIBRI_HAS(route, row_sequence) && route->row_sequence ? route->row_sequence[row] & 0x7fffffffu : 0;
 }
 
 /* A routing that the arrays of a predictor have room for. */

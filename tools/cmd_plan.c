@@ -59,7 +59,6 @@ static void shorten(char *text)
 static int what_if(clb_plan_report *r, const char *list, clb_error *err)
 {
     char item[32];
-    bool any = false;
     r->rows = calloc(MOST_ROWS, sizeof *r->rows);
     if (!r->rows)
         return CLB_NOMEM(err, "plans");
@@ -71,22 +70,19 @@ static int what_if(clb_plan_report *r, const char *list, clb_error *err)
                             MOST_ROWS);
         memcpy(item, p, n);
         item[n] = '\0';
-        if (clb_parse_size(item, &budget, err) || budget == 0) {
-            if (budget == 0 && !err->msg[0])
-                clb_fail(err, COLIBRI_E_USAGE, "'%s' is no budget", item);
+        if (clb_parse_size(item, &budget, err))
             return clb_context(err, "--what-if");
-        }
+        if (budget == 0)
+            return clb_fail(err, COLIBRI_E_USAGE, "--what-if %.80s: a budget of 0 means none", list);
         clb_plan_row *row = &r->rows[r->n_rows++];
         const int rc = make_row(r, budget, row, err);
         if (rc && rc != COLIBRI_E_NOMEM)
             return rc;
         shorten(row->why_not);
-        any = any || row->fits;
         p += n;
         if (!*p)
             break;
     }
-    err->msg[0] = '\0';
     return COLIBRI_OK;
 }
 
@@ -96,8 +92,9 @@ static int read_trace(clb_plan_report *r, const char *path, clb_hit_curve *curve
     clb_trace *trace = NULL;
     if (!r->engine->model->n_moe_layers)
         return clb_fail(err, COLIBRI_E_USAGE, "--trace does not apply: the model has no experts");
-    CLB_TRY(clb_trace_open(path, &trace, err));
-    int rc = COLIBRI_OK;
+    int rc = clb_trace_open(path, &trace, err);
+    if (rc)
+        return clb_context(err, "--trace");
     if (trace->info.n_layers != r->engine->model->n_moe_layers || trace->info.n_experts != hp->n_experts ||
         trace->info.top_k != hp->top_k)
         rc = clb_fail(err, COLIBRI_E_USAGE,

@@ -67,8 +67,8 @@ void clb_plan_stats_print(FILE *f, const clb_engine *e, const clb_generation *g)
             p.prefill_low.tokens_per_second, p.prefill_high.tokens_per_second,
             per_second(g->n_prompt - g->n_reused, g->prompt_ns));
     if (e->plan.n_experts && !e->plan.all_experts)
-        fprintf(f, "; hits %.0f to %.0f %%, were %.0f %%", 100 * p.decode_low.hit, 100 * p.decode_high.hit,
-                100 * hit_rate(e));
+        fprintf(f, "; hits generating %.0f to %.0f %%, were %.0f %% with the prompt's", 100 * p.decode_low.hit,
+                100 * p.decode_high.hit, 100 * hit_rate(e));
     fputc('\n', f);
 }
 

@@ -52,7 +52,7 @@ static void naive_destroy(void *self)
 
 static void choose(void)
 {
-    const uint32_t share = (uint32_t)(x.slots * x.percent / 100), room = x.slots - x.top_k;
+    const uint32_t share = (uint32_t)(x.slots * x.percent / 100), room = x.slots - PH_LAYERS * x.top_k;
     bool chosen[PH_ALL] = {false};
     for (uint32_t n = 0; n < share && n < room; n++) {
         uint32_t best = PH_ALL;

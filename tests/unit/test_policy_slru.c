@@ -32,6 +32,8 @@ static void *naive_create(const struct colibri_policy_config *config, char *why,
     (void)n;
     x.percent = config->params ? config->params[0] : slru->params[0].value;
     x.most = (uint32_t)(config->n_slots * x.percent / 100);
+    if (x.most > config->n_slots - PH_LAYERS * PH_TOP_K) /* what one token needs is left to the others */
+        x.most = config->n_slots - PH_LAYERS * PH_TOP_K;
     naive_reset(NULL);
     return &x;
 }
@@ -123,7 +125,7 @@ static const struct colibri_expert_policy naive = {.create = naive_create,
 static void against_naive(void **state)
 {
     (void)state;
-    const double shares[] = {50, 0, 20, 80, 100};
+    const double shares[] = {80, 0, 20, 50, 100};
     for (int i = 0; i < 5; i++)
         twin_test(slru, &naive, i ? &shares[i] : NULL);
 }
@@ -137,35 +139,38 @@ static void as_new(void **state)
 static void scripted(void **state)
 {
     (void)state;
-    /* A shared pool of 8: layers 1 and 2 have protected {0, 1} each after their second token; half may be protected. */
+    /* A shared pool of 10, of which 6 are what one token needs: 4 may be protected, not the 8 that were asked for. */
     static const uint8_t token[][PH_TOP_K] = {
-        {0, 1}, {2, 3}, /* 8 experts: full. Protected: {0, 1} of layers 1 and 2 */
-        {2, 4}, /* 2 is used again: protected, and of the four of layers 1 and 2, the oldest goes back: layer 1's 0,
-                 * with the time of this use; later in this token it is used again. 4 needs a slot: of layer 0's 0, 1
-                 * and 3, probationary, 0 is the oldest by its lower number */
-        {2, 5}, /* 1 */
-        {3, 6}, /* 3 comes back to protection, 4 and 5 are probationary: 4 */
+        {0, 1},  {2, 3}, {4, 5}, /* 10 experts: full. Protected: {0, 1} of layers 1 and 2 */
+        {2, 6},  /* 2 is used again and protected, so one goes back, and as layers 1 and 2 use theirs and promote them
+                  * again,  the oldest is 2 in the end. 6 needs a slot: of the probationary, 0 was used longest ago */
+        {2, 7},  /* 1 */
+        {3, 8},  /* 3 is protected: 4 */
+        {9, 10}, /* 5, 6 */
     };
-    static const uint16_t expected[] = {0, 1, 4};
-    policy_host *h = ph_open(slru, NULL, 8, true);
-    twin_script(h, token, 5);
-    twin_victims(h, expected, 3);
+    static const uint16_t expected[] = {0, 1, 4, 5, 6};
+    policy_host *h = ph_open(slru, NULL, 10, true);
+    twin_script(h, token, 7);
+    twin_victims(h, expected, 5);
     char text[128] = "";
-    slru->explain(h->self, 0, 5, text, sizeof text);
+    slru->explain(h->self, 0, 7, text, sizeof text);
     assert_string_equal(text, "slru: used once since it came or was sent back; 4 of at most 4 are protected");
     slru->explain(h->self, 0, 4, text, sizeof text);
     assert_string_equal(text, "slru: not here; 4 of at most 4 are protected");
 
-    /* Two rows of one pass count like two tokens: 3 is protected at once, though it is the oldest. */
+    /* Two rows of one pass count like two tokens: 3 is protected at once, and is sent back only when layer 2 needs the
+     * place. */
     static const uint8_t prompt[][PH_LAYERS][PH_TOP_K] = {
         {{3, 2}, {0, 1}, {0, 1}}, {{3, 1}, {0, 1}, {0, 1}}, {{1, 0}, {0, 1}, {0, 1}}};
-    static const uint8_t after[][PH_LAYERS][PH_TOP_K] = {{{8, 9}, {0, 1}, {0, 1}}};
-    static const uint16_t then[] = {2, 0};
+    static const uint8_t after[][PH_TOP_K] = {{8, 9}, {10, 11}};
+    static const uint16_t then[] = {2, 0}; /* 3 was used before 0 */
     ph_reset(h);
     ph_pass(h, prompt, 3, NULL);
-    ph_pass(h, after, 1, NULL);
+    twin_script(h, after, 2);
     twin_victims(h, then, 2);
     slru->rebudget(h->self, 2, NULL);
+    slru->explain(h->self, 0, 3, text, sizeof text);
+    assert_non_null(strstr(text, "of at most 0 are protected"));
     ph_close(h);
 }
 

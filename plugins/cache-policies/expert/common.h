@@ -64,6 +64,15 @@ static inline void *grid_block(const struct colibri_policy_config *config, size_
     return block;
 }
 
+/* Slots beyond those that one token needs in all layers of the pool. A rule that keeps old experts may have these, but
+ * no more: where the rest has less than a token's worth, LRU order evicts every expert just before its turn comes
+ * again. */
+static inline uint32_t grid_spare(const struct grid *g, uint32_t top_k, uint32_t n_slots)
+{
+    const uint64_t demand = (uint64_t)g->n_layers * top_k;
+    return n_slots > demand ? (uint32_t)(n_slots - demand) : 0;
+}
+
 static inline double param_value(const struct colibri_policy_config *config, const struct colibri_param *params,
                                  uint32_t index)
 {

@@ -28,7 +28,10 @@ struct lfru {
         double heat;  /* at the last use */
         uint64_t row; /* of it */
         uint64_t time;
-    } use[]; /* [n_layers][n_experts] */
+        uint64_t
+            ranked;  /* 1 + the row that `rank` is for: one decision asks for many, and a row makes many decisions */
+        double rank; /* class */
+    } use[];         /* [n_layers][n_experts] */
 };
 
 static void reset(void *self)
@@ -80,6 +83,7 @@ static void on_route(void *self, const struct colibri_route *route)
             struct use *u = &s->use[grid_number(&s->grid, route->layer, expert)];
             u->heat = 1 + heat_at(s, u, s->grid.row + r);
             u->row = s->grid.row + r;
+            u->ranked = 0;
             u->time = grid_time(&s->grid, route->layer, r);
         }
 }
@@ -99,9 +103,14 @@ static void on_insert(void *self, uint32_t layer, uint32_t expert, uint32_t caus
 
 static double score(void *self, uint32_t layer, uint32_t expert)
 {
-    const struct lfru *s = self;
-    const struct use *u = &s->use[grid_number(&s->grid, layer, expert)];
-    return class_of(s, heat_at(s, u, present_row(s))) * 0x1p44 + (double)u->time;
+    struct lfru *s = self;
+    struct use *u = &s->use[grid_number(&s->grid, layer, expert)];
+    const uint64_t row = present_row(s);
+    if (u->ranked != row + 1) {
+        u->ranked = row + 1;
+        u->rank = class_of(s, heat_at(s, u, row));
+    }
+    return u->rank * 0x1p44 + (double)u->time;
 }
 
 static void explain(void *self, uint32_t layer, uint32_t expert, char *out, size_t size)

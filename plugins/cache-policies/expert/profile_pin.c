@@ -6,9 +6,10 @@
  *
  * Adapted: heat is the number of token rows that chose an expert, halved every `half-life` tokens so that a profile
  * follows its user; rows count however they were cut into passes. Every `repin` tokens the hottest are pinned, at most
- * `pinned` percent of the slots, and always leaving top_k of them to LRU, because pinning must not starve it. A
- * pinned expert only loses its place to one whose heat is a quarter and four uses higher. Until `warmup` tokens are
- * known nothing is pinned. Pinning protects experts that are here; it fetches none. Equal heat: the lower number.
+ * `pinned` percent of the slots, and always leaving to LRU what one token needs in all layers of the pool, because less
+ * than that would be evicted just before its turn comes. A pinned expert only loses its place to one whose heat is a
+ * quarter and four uses higher. Until `warmup` tokens are known nothing is pinned. Pinning protects experts that are here;
+ * it fetches none. Equal heat: the lower number.
  *
  * The profile, little-endian: "CBPP", u32 version 1, u32 n_layers, u32 n_experts, u32 top_k, u32 0, u64 tokens,
  * u32 heat[n_layers][n_experts], u64 FNV-1a of all bytes before. */
@@ -100,8 +101,8 @@ static void sift(struct pin *s, uint32_t at, uint32_t n)
 /* The hottest of a heap, as many as there is room for: n + m log n steps. */
 static void choose(struct pin *s)
 {
-    const uint32_t n = (uint32_t)grid_size(&s->grid), free_slots = s->n_slots > s->top_k ? s->n_slots - s->top_k : 0;
-    const uint32_t share = (uint32_t)(s->n_slots * s->percent / 100), most = share < free_slots ? share : free_slots;
+    const uint32_t n = (uint32_t)grid_size(&s->grid), spare = grid_spare(&s->grid, s->top_k, s->n_slots);
+    const uint32_t share = (uint32_t)(s->n_slots * s->percent / 100), most = share < spare ? share : spare;
     for (uint32_t i = 0; i < n; i++)
         s->order[i] = i;
     for (uint32_t i = n / 2; i-- > 0;)

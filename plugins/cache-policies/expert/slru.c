@@ -6,17 +6,20 @@
  * Adapted: a use is one token row at its own time, so an expert that two rows of a prompt ask for is protected at once,
  * as if the rows had come one by one. Order inside a segment is that of times, not of arrival: a long prompt goes layer
  * by layer. All of the k that a row chooses are promoted before the protected segment is cut to its size. What leaves
- * it counts as used at that time, as in the paper, where it goes to the young end. The first use of what was fetched
- * ahead is the one that it was fetched for and does not promote. */
+ * it counts as used at that time, as in the paper, where it goes to the young end. However large a share is given, what
+ * one token needs in all layers of the pool is left to the probationary segment: layers come in turn, so with less it
+ * would hold nothing until it is needed again. The first use of what was fetched ahead is the one that it was fetched
+ * for and does not promote. */
 #include "common.h"
 #include "queue.h"
 
 static const struct colibri_param params[] = {
-    {"protected", 0, 100, 50, 0, "percent of the slots for experts that were used again"},
+    {"protected", 0, 100, 80, 0, "percent of the slots for experts that were used again"},
 };
 
 struct slru {
     struct grid grid;
+    uint32_t top_k;
     double percent;
     uint32_t most; /* protected experts */
     uint64_t visit, now;
@@ -40,7 +43,8 @@ static void rebudget(void *self, uint32_t n_slots, const uint32_t *layer_slots)
 {
     struct slru *s = self;
     (void)layer_slots;
-    s->most = (uint32_t)(n_slots * s->percent / 100);
+    const uint32_t share = (uint32_t)(n_slots * s->percent / 100), spare = grid_spare(&s->grid, s->top_k, n_slots);
+    s->most = share < spare ? share : spare;
 }
 
 static void *create(const struct colibri_policy_config *config, char *why, size_t why_size)
@@ -58,6 +62,7 @@ static void *create(const struct colibri_policy_config *config, char *why, size_
     s->probationary = queue_open(1, s->places, heaps);
     s->protected = queue_open(2, s->places, heaps + n);
     s->ahead = (uint8_t *)(heaps + 2 * n);
+    s->top_k = config->top_k;
     s->percent = param_value(config, params, 0);
     rebudget(s, config->n_slots, NULL);
     return s;

@@ -27,6 +27,9 @@ run 0 ask --config "$WORK/a.ini" --expert-policy oldest
 cmp -s "$WORK/out" "$WORK/answer" || fail "a foreign policy changed the text"
 [ "$(grep -a '^experts' "$WORK/err" | sed 's/.*slots/slots/')" = "$lru" ] || fail "not lru: $(grep -a '^experts' "$WORK/err")"
 err "expert-policy  oldest             oldest                   $library"
+# ... and with the promise that it never falls, which is true: few scores are asked for, the victims are the same
+run 0 ask --config "$WORK/a.ini" --expert-policy oldest --set foreign.oldest.score-rises=yes
+[ "$(grep -a '^experts' "$WORK/err" | sed 's/.*slots/slots/')" = "$lru" ] || fail "not lru with score-rises: $(grep -a '^experts' "$WORK/err")"
 run 0 ask --config "$WORK/a.ini" --expert-policy nan
 cmp -s "$WORK/out" "$WORK/answer" || fail "a bad policy changed the text"
 err "nan misbehaved: score() returned NaN"

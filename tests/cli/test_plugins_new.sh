@@ -63,7 +63,7 @@ fi
 
 # ---- folder and id
 run 0 "$c" plugins new expert-policy p2 --dir "$WORK/else where" --id com.acme.p2
-grep -q 'com_acme_p2, NULL, get, *$' "$WORK/else where/p2.c" || fail "identifier: $(grep DEFINE "$WORK/else where/p2.c")"
+grep -q 'COLIBRI_PLUGIN_DEFINE(com_acme_p2, NULL, get,' "$WORK/else where/p2.c" || fail "identifier: $(grep DEFINE "$WORK/else where/p2.c")"
 grep -q '\.id = "com.acme.p2"' "$WORK/else where/p2.c" || fail "id"
 [ ! -e p2 ] || fail "it made p2 as well"
 

@@ -1,10 +1,11 @@
-/* INI text, --set assignments and plugin parameters from hostile bytes. The first byte chooses: trusted or beside a
- * model. Seeds: tests/fuzz/corpus/config and examples/ini. */
+/* INI text, --set assignments, plugin parameters and foreign functions from hostile bytes. The first byte chooses:
+ * trusted or beside a model. Seeds: tests/fuzz/corpus/config and examples/ini. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/settings.h"
+#include "plugin/foreign.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -33,6 +34,23 @@ static void check(const clb_config *config, bool untrusted)
         if (untrusted && clb_config_is_set(config, s.id) &&
             (!strcmp(s.section, "plugins") || !strcmp(s.section, "kernels") || s.type == CLB_TYPE_PATH))
             abort();
+    }
+    if (untrusted && clb_config_foreign_count(config))
+        abort();
+    clb_foreign_list foreign;
+    clb_error err = {0};
+    if (!clb_foreign_from_config(config, &foreign, &err)) {
+        for (size_t i = 0; i < foreign.n; i++) {
+            const clb_foreign_spec *const s = &foreign.at[i];
+            clb_foreign *f = NULL;
+            /* What settings accept, a registry accepts; no relative path among it. */
+            if ((s->library[0] != '/' && strchr(s->library, '/')) || clb_foreign_create(s, NULL, &f, &err))
+                abort();
+            clb_foreign_retire(f);
+        }
+        clb_foreign_list_free(&foreign);
+    } else if (!*err.msg || strchr(err.msg, '\n')) {
+        abort();
     }
     for (size_t i = 0; i < clb_config_param_count(config); i++) {
         const char *kind, *name, *key, *value, *origin;

@@ -28,9 +28,15 @@ static void scripted(void **state)
     pr_step(&h, 1);
     pr_layer(&h, 0, ids, 1, NULL, NULL, 0, PR_MOST);
     assert_int_equal(h.n, 0); /* a host that cannot ask; what the last pass said is gone */
-    one[3] = -INFINITY;
+    for (uint32_t e = 1; e < PR_EXPERTS; e++)
+        one[e] = -INFINITY;
     pr_layer(&h, 0, ids, 1, NULL, ahead, 1, PR_MOST);
-    assert_int_equal(h.n, 0); /* not known */
+    assert_int_equal(h.n, 0); /* too little is known */
+    one[5] = -3;
+    pr_layer(&h, 0, ids, 1, NULL, ahead, 1, PR_MOST);
+    assert_true(h.n == 2 && pr_said(&h, 1, 0) > 0.5 && pr_said(&h, 1, 5) > 0.5); /* enough, as in a replay */
+    for (uint32_t e = 0; e < PR_EXPERTS; e++)
+        one[e] = -(float)e;
     one[3] = NAN;
     pr_layer(&h, 0, ids, 1, NULL, ahead, 1, PR_MOST);
     assert_int_equal(h.n, 0);
@@ -44,6 +50,7 @@ static void scripted(void **state)
 
     static const double four[] = {1, 4};
     h = pr_open(next_gate, four, NULL, NULL);
+    one[3] = -3;
     pr_step(&h, 1);
     pr_layer(&h, 0, ids, 1, NULL, ahead, 2, PR_MOST);
     assert_int_equal(h.n, 4); /* of one layer */

@@ -99,12 +99,13 @@ static float *margins(const struct next_gate *s, uint32_t layer, uint32_t d, uin
     return s->margin + (((size_t)layer * MOST_AHEAD + d - 1) * ROWS + row) * s->n_experts;
 }
 
-/* The top_k-th largest. NaN and -INFINITY: not known, false. */
+/* The top_k-th largest. A replay knows the best few only, the others are -INFINITY. False: fewer than top_k are known.
+ */
 static int kth(const struct next_gate *s, const float *logits, float *out)
 {
     uint32_t n = 0;
     for (uint32_t e = 0; e < s->n_experts; e++) {
-        if (!(logits[e] > -INFINITY))
+        if (isnan(logits[e]))
             return 0;
         if (n == s->top_k && logits[e] <= s->sorted[n - 1])
             continue;
@@ -114,7 +115,7 @@ static int kth(const struct next_gate *s, const float *logits, float *out)
         s->sorted[at] = logits[e];
     }
     *out = s->sorted[s->top_k - 1];
-    return isfinite(*out);
+    return isfinite(*out) && isfinite(s->sorted[0]);
 }
 
 static void judge(struct next_gate *s, const struct colibri_route *route)
@@ -129,6 +130,8 @@ static void judge(struct next_gate *s, const struct colibri_route *route)
             const float *margin = margins(s, route->layer, d, r);
             for (uint32_t e = 0; e < s->n_experts; e++) {
                 int chosen = 0;
+                if (!isfinite(margin[e]))
+                    continue;
                 for (uint32_t k = 0; k < s->top_k; k++)
                     chosen |= route->ids[(size_t)r * s->top_k + k] == e;
                 calibration_add(c, bin_at(place_of(margin[e])), chosen);
@@ -171,7 +174,7 @@ static void guess_row(const struct next_gate *s, struct guesses *g, uint32_t to,
     for (uint32_t i = 0; i < s->top && i < s->n_experts; i++) {
         uint32_t best = s->n_experts;
         for (uint32_t e = 0; e < s->n_experts; e++)
-            if ((margin[e] < bound || (margin[e] <= bound && e >= after)) &&
+            if (isfinite(margin[e]) && (margin[e] < bound || (margin[e] <= bound && e >= after)) &&
                 (best == s->n_experts || margin[e] > margin[best]))
                 best = e;
         if (best == s->n_experts)

@@ -8,8 +8,8 @@
  * follows its user; rows count however they were cut into passes. Every `repin` tokens the hottest are pinned, at most
  * `pinned` percent of the slots, and always leaving to LRU what one token needs in all layers of the pool, because less
  * than that would be evicted just before its turn comes. A pinned expert only loses its place to one whose heat is a
- * quarter and four uses higher. Until `warmup` tokens are known nothing is pinned. Pinning protects experts that are here;
- * it fetches none. Equal heat: the lower number.
+ * quarter and four uses higher. Until `warmup` tokens are known nothing is pinned. Pinning protects experts that are
+ * here; it fetches none. Equal heat: the lower number.
  *
  * The profile, little-endian: "CBPP", u32 version 1, u32 n_layers, u32 n_experts, u32 top_k, u32 0, u64 tokens,
  * u32 heat[n_layers][n_experts], u64 FNV-1a of all bytes before. */

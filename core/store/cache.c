@@ -306,6 +306,13 @@ uint32_t clb_cache_take(clb_cache *c, uint32_t slot)
     return late ? COLIBRI_ACCESS_LATE : COLIBRI_ACCESS_HIT;
 }
 
+/* Slots that guesses may hold at once: at most half, and never those that one row's experts need. */
+static uint32_t most_waiting(const struct clb_cache_pool *p)
+{
+    const uint32_t top_k = p->cache->options.top_k, rest = p->n > top_k ? p->n - top_k : 0;
+    return rest < p->n / 2 ? rest : p->n / 2;
+}
+
 uint32_t clb_cache_place(clb_cache *c, uint32_t layer, uint32_t expert, enum colibri_cause cause)
 {
     struct clb_cache_pool *p = pool_of_layer(c, layer);
@@ -314,6 +321,8 @@ uint32_t clb_cache_place(clb_cache *c, uint32_t layer, uint32_t expert, enum col
     if (p->n_free == 0 && p->n_busy >= p->n)
         return CLB_NO_SLOT;
     if (!prefetch && p->n_transit && p->n_free_transit == 0)
+        return CLB_NO_SLOT;
+    if (prefetch && p->n_waiting >= most_waiting(p))
         return CLB_NO_SLOT;
     const uint32_t admit = ask_admit(p, layer, expert, cause);
     const bool bypass = admit == COLIBRI_ADMIT_BYPASS && (prefetch || p->n_transit);
@@ -379,6 +388,15 @@ void clb_cache_drop(clb_cache *c, uint32_t slot)
         return;
     }
     p->n_busy--;
+    evict(p, slot);
+    p->free_slots[p->n_free++] = slot;
+}
+
+void clb_cache_discard(clb_cache *c, uint32_t slot)
+{
+    clb_cache_slot *s = &c->slots[slot];
+    struct clb_cache_pool *p = pool_of_layer(c, s->layer);
+    assert(s->state == CLB_SLOT_RESIDENT && !s->pins && !s->transit);
     evict(p, slot);
     p->free_slots[p->n_free++] = slot;
 }

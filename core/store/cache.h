@@ -103,15 +103,18 @@ static inline uint32_t clb_cache_find(const clb_cache *cache, uint32_t layer, ui
  * needed any more. Returns the access's result. */
 uint32_t clb_cache_take(clb_cache *cache, uint32_t slot);
 /* A slot for an expert that has none. DEMAND (routed layer; counts a miss): pinned, in state LOADING, not needed any more.
- * PREFETCH: LOADING, not pinned; never evicts what is still to be used in this visit, nor what was prefetched and whose turn
- * has not come (DEMAND does so only if nothing else can leave). CLB_NO_SLOT: none can be had (DEMAND: wait for unpins, then ask again; PREFETCH: do without). */
+ * PREFETCH: LOADING, not pinned. Guesses whose layer's turn has not come hold at most half of a pool, and leave top_k of its
+ * slots alone; a prefetch evicts nothing that is still to be used in this visit and no other guess (DEMAND takes one if
+ * nothing else can leave). CLB_NO_SLOT: none can be had (DEMAND: wait for unpins, then ask again; PREFETCH: do without). */
 uint32_t clb_cache_place(clb_cache *cache, uint32_t layer, uint32_t expert, enum colibri_cause cause);
 /* All bytes of a LOADING slot are there. */
 void clb_cache_arrived(clb_cache *cache, uint32_t slot);
 /* They never will be (a failed read, a cancelled prefetch): the slot is free again, also of the pin that place gave. */
 void clb_cache_failed(clb_cache *cache, uint32_t slot);
-/* A pinned RESIDENT slot turned out to be useless (a wrong checksum): the expert is not there, and nobody has it. */
+/* A RESIDENT slot turned out to be useless (a wrong checksum): the expert is not there. drop: it is pinned, and nobody
+ * has it; discard: it is not pinned. */
 void clb_cache_drop(clb_cache *cache, uint32_t slot);
+void clb_cache_discard(clb_cache *cache, uint32_t slot);
 /* What a wave found, for the policy: first the experts that were there (or late), in union order, then the others, in
  * union order. Layers are the model's. */
 void clb_cache_access(clb_cache *cache, const struct colibri_access *access, uint32_t n);

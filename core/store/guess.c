@@ -13,6 +13,8 @@
 #define FIRST_WORTH 0.7
 #define MEMORY      0.03 /* weight of the newest outcome */
 #define PROBE_EVERY 50u
+/* Uses per expert, on average, from which on a pass is taken to want all of them. */
+#define MANY_ROWS 4u
 
 int clb_guesses_open(clb_store *store, const clb_expert_pool *pool, clb_error *err)
 {
@@ -135,37 +137,85 @@ static bool worth_it(clb_store *store, uint32_t place)
     return false;
 }
 
-int clb_guesses_act(clb_store *store, uint32_t layer, clb_error *err)
+/* A pass with many rows wants nearly every expert of every layer: then the next layer's are read ahead, and nobody has to
+ * guess which. */
+static uint32_t next_layer(clb_store *store, uint32_t layer)
+{
+    const clb_experts *x = store->experts;
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < x->n_experts && e < CLB_MOST_GUESSES && layer + 1 < x->n_layers; e++)
+        x->guesses->found[n++] = (struct colibri_prediction){.layer = layer + 1, .expert = e};
+    return n;
+}
+
+static uint32_t ask(clb_store *store, uint32_t layer)
 {
     clb_experts *x = store->experts;
     clb_guesses *g = x->guesses;
-    if (!g || (uint64_t)g->n_rows * x->top_k >= x->n_experts) /* the next layer will want nearly everything */
-        return COLIBRI_OK;
     const uint32_t most = 2 * x->top_k * g->depth < CLB_MOST_GUESSES ? 2 * x->top_k * g->depth : CLB_MOST_GUESSES;
     uint64_t budget = 0;
     for (int p = 0; p < CLB_PARTS; p++)
         budget += most * x->layers[layer].part[p].bytes;
     const uint64_t t0 = clb_now_ns();
-    uint32_t n = g->predictor->predict(g->self, layer, budget, g->route_ns, g->found, most);
-    n = n < most ? n : most;
+    const uint32_t n = g->predictor->predict(g->self, layer, budget, g->route_ns, g->found, most);
     x->cache->stats.policy_ns += clb_now_ns() - t0;
+    return n < most ? n : most;
+}
+
+static int read_ahead(clb_store *store, const struct colibri_prediction *p, uint32_t rank, clb_error *err)
+{
+    clb_experts *x = store->experts;
+    clb_guesses *g = x->guesses;
+    const uint32_t slot = clb_cache_place(x->cache, p->layer, p->expert, COLIBRI_CAUSE_PREFETCH);
+    if (slot == CLB_NO_SLOT)
+        return COLIBRI_OK;
+    const int rc = clb_expert_fetch(store, slot, CLB_IO_PREFETCH, err);
+    if (rc) {
+        clb_cache_failed(x->cache, slot);
+        return rc;
+    }
+    store->stats.guesses++;
+    g->open[g->n_open++] = (clb_guess){.layer = p->layer, .expert = p->expert, .rank = rank};
+    return COLIBRI_OK;
+}
+
+int clb_guesses_act(clb_store *store, uint32_t layer, clb_error *err)
+{
+    clb_experts *x = store->experts;
+    clb_guesses *g = x->guesses;
+    if (!g)
+        return COLIBRI_OK;
+    const bool all = (uint64_t)g->n_rows * x->top_k >= MANY_ROWS * (uint64_t)x->n_experts;
+    if (!all && (uint64_t)g->n_rows * x->top_k >= x->n_experts) /* too many to guess, too few to want all */
+        return COLIBRI_OK;
+    const uint32_t n = all ? next_layer(store, layer) : ask(store, layer);
     for (uint32_t i = 0; i < n && g->n_open < CLB_MOST_GUESSES; i++) {
         const struct colibri_prediction *p = &g->found[i];
         if (p->layer >= x->n_layers || p->expert >= x->n_experts || x->mapped[p->layer * CLB_PARTS])
             continue;
         const uint32_t ahead = p->layer > layer ? p->layer - layer : p->layer + x->n_layers - layer;
-        if (ahead > g->depth || clb_cache_find(x->cache, p->layer, p->expert) != CLB_NO_SLOT || !worth_it(store, i))
+        const uint32_t rank = all ? CLB_GUESS_RANKS - 1 : i;
+        if (ahead <= g->depth && clb_cache_find(x->cache, p->layer, p->expert) == CLB_NO_SLOT && worth_it(store, rank))
+            CLB_TRY(read_ahead(store, p, rank, err));
+    }
+    return COLIBRI_OK;
+}
+
+int clb_guesses_convert(clb_store *store, bool *did, clb_error *err)
+{
+    clb_experts *x = store->experts;
+    const clb_guesses *g = x->guesses;
+    *did = false;
+    for (uint32_t i = 0; g && i < g->n_open && !*did; i++) {
+        const uint32_t slot = clb_cache_find(x->cache, g->open[i].layer, g->open[i].expert);
+        if (slot == CLB_NO_SLOT || x->cache->slots[slot].state != CLB_SLOT_RESIDENT || !x->fetches[slot].arrived)
             continue;
-        const uint32_t slot = clb_cache_place(x->cache, p->layer, p->expert, COLIBRI_CAUSE_PREFETCH);
-        if (slot == CLB_NO_SLOT)
-            continue;
-        const int rc = clb_expert_fetch(store, slot, CLB_IO_PREFETCH, err);
-        if (rc) {
-            clb_cache_failed(x->cache, slot);
-            return rc;
+        *did = true;
+        CLB_TRY(clb_expert_convert(store, slot, err));
+        if (clb_store_convert(store, err)) { /* whoever asks for it reads it again */
+            if (!x->cache->slots[slot].pins)
+                clb_cache_discard(x->cache, slot);
         }
-        store->stats.guesses++;
-        g->open[g->n_open++] = (clb_guess){.layer = p->layer, .expert = p->expert, .rank = i};
     }
     return COLIBRI_OK;
 }

@@ -200,6 +200,9 @@ void clb_guesses_step(clb_store *store, const struct colibri_step *step);
 void clb_guesses_judge(clb_store *store, const struct colibri_route *route);
 /* After the demand reads of a layer are under way: reads ahead what is worth it. */
 int clb_guesses_act(clb_store *store, uint32_t layer, clb_error *err);
+/* Brings one guess that has arrived into the form that is multiplied; *did: there was one. For times when there is nothing
+ * else to do. */
+int clb_guesses_convert(clb_store *store, bool *did, clb_error *err);
 void clb_guesses_forget(clb_store *store);
 
 /* ---- streamed layers (layers.c) ---- */

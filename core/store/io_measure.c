@@ -15,11 +15,15 @@
 #define IN_FLIGHT  4u
 #define ROUNDS     3u
 #define WAYS       2u /* directly, buffered */
+/* Places that are read through the page cache: 1 GiB, more than is read in the time that a probe has. */
+#define MOST_UNCACHED 512u
 
 typedef struct probe {
     int fd;
     uint64_t size, n_places;
     uint64_t next; /* place */
+    uint64_t uncached[MOST_UNCACHED];
+    uint32_t n_uncached, next_uncached;
     uint64_t left; /* bytes that may be read yet */
     uint8_t *buffers[IN_FLIGHT];
     uint64_t places[IN_FLIGHT]; /* what is read into them */
@@ -62,15 +66,22 @@ static bool is_cached(const probe *p, uint64_t place)
     return cached;
 }
 
-/* The next place whose buffered read would reach the drive; UINT64_MAX if there is none. */
-static uint64_t uncached_place(probe *p)
+/* Looks for places whose buffered read will reach the drive, before the clock runs. Each is read once: afterwards it
+ * may be cached. */
+static void find_uncached(probe *p)
 {
-    for (uint64_t looked = 0; looked < p->n_places; looked++) {
-        const uint64_t place = place_of(p, p->next++);
+    for (uint64_t k = 0; k < p->n_places && p->n_uncached < MOST_UNCACHED; k++) {
+        const uint64_t place = place_of(p, k);
         if (!is_cached(p, place))
-            return place;
+            p->uncached[p->n_uncached++] = place;
     }
-    return UINT64_MAX;
+}
+
+static uint64_t next_place(probe *p, bool direct)
+{
+    if (direct)
+        return place_of(p, p->next++);
+    return p->next_uncached < p->n_uncached ? p->uncached[p->next_uncached++] : UINT64_MAX;
 }
 
 /* Reads until `until`. Adds to *bytes and *ns what was read and how long it took. */
@@ -83,7 +94,7 @@ static int read_for(probe *p, clb_io *io, bool direct, uint64_t until, uint64_t 
     for (uint64_t now = begin;; now = clb_now_ns()) {
         const bool more = now < until && p->left && !rc;
         if (more && clb_io_outstanding(io) < IN_FLIGHT) {
-            const uint64_t place = direct ? place_of(p, p->next++) : uncached_place(p);
+            const uint64_t place = next_place(p, direct);
             if (place == UINT64_MAX) {
                 until = 0;
                 continue;
@@ -139,6 +150,7 @@ static int measure(probe *p, const char *path, uint64_t max_ns, const clb_io_opt
     }
     if (io[0])
         out->align = (uint32_t)clb_io_align(io[0]);
+    find_uncached(p);
     const uint64_t begin = clb_now_ns(), share = max_ns / (ROUNDS * WAYS);
     const uint64_t left = p->left / (ROUNDS * WAYS);
     for (uint32_t turn = 0; turn < ROUNDS * WAYS && !rc; turn++) {

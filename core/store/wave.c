@@ -163,6 +163,10 @@ static int wait_for_more(clb_store *store, clb_error *err)
 {
     if (!store->io || !clb_io_outstanding(store->io))
         return clb_fail(err, COLIBRI_E_INTERNAL, "experts are missing and none is being read");
+    bool did;
+    CLB_TRY(clb_guesses_convert(store, &did, err));
+    if (did)
+        return COLIBRI_OK;
     const uint64_t t0 = clb_now_ns();
     const int rc = clb_store_collect(store, true, err);
     store->stats.stall_ns += clb_now_ns() - t0;

@@ -1,7 +1,7 @@
 /* How close loading comes to the machine: the time to load a model against the time to read the file and to copy it
  * once.
  *
- *     bench_load [--threads N] [--repeats R] [--json] FILE
+ *     bench_load [--threads N] [--repeats R] [--no-verify] [--json] FILE
  *
  * Three things are timed, one after the other in every round, all with the engine's own threads:
  *   read   the bytes of all tensors from the page cache into fresh memory of the same size, in 512 KiB reads
@@ -40,6 +40,7 @@ struct fixture {
     const uint8_t *from;
     atomic_ullong next;
     atomic_bool failed;
+    bool no_verify; /* leave the checksums of packed files alone */
 };
 
 static void *map_memory(size_t bytes)
@@ -166,7 +167,10 @@ static struct times time_load(struct fixture *f, clb_load_report *report, clb_er
     clb_model *model = NULL;
     if (clb_model_bind(f->gguf, f->registry, NULL, &model, err))
         return failed;
-    clb_model_load_options options = {.pool = f->pool, .seed = 1, .preload = model->n_moe_layers > 0};
+    clb_model_load_options options = {.pool = f->pool,
+                                      .seed = 1,
+                                      .preload = model->n_moe_layers > 0,
+                                      .verify = f->no_verify ? CLB_VERIFY_NEVER : CLB_VERIFY_FIRST};
     const double params[16] = {0};
     if (model->n_moe_layers)
         options.policy = clb_registry_expert_policy(f->registry, "lru", err);
@@ -302,20 +306,22 @@ int main(int argc, char **argv)
     uint32_t threads = 0, repeats = 5;
     bool json = false;
     const char *path = NULL;
+    struct fixture f = {0};
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             threads = number(argv[++i], 1024);
         else if (!strcmp(argv[i], "--repeats") && i + 1 < argc)
             repeats = number(argv[++i], 1000);
+        else if (!strcmp(argv[i], "--no-verify"))
+            f.no_verify = true;
         else if (!strcmp(argv[i], "--json"))
             json = true;
         else
             path = argv[i];
     if (!path || !repeats) {
-        fputs("usage: bench_load [--threads N] [--repeats R] [--json] FILE\n", stderr);
+        fputs("usage: bench_load [--threads N] [--repeats R] [--no-verify] [--json] FILE\n", stderr);
         return 2;
     }
-    struct fixture f = {0};
     clb_error err;
     int rc = open_all(&f, path, threads, &err);
     if (!rc)

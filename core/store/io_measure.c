@@ -10,12 +10,12 @@
 #include "base/clock.h"
 #include "store/io_internal.h"
 
-/* One read: about an expert. */
-#define READ_BYTES ((uint64_t)2 << 20)
+/* One read: about a part of an expert. What is in flight at the end of a turn must be waited for. */
+#define READ_BYTES ((uint64_t)1 << 20)
 #define IN_FLIGHT  4u
 #define ROUNDS     3u
 #define WAYS       2u /* directly, buffered */
-/* Places that are read through the page cache: 1 GiB, more than is read in the time that a probe has. */
+/* Places that are read through the page cache: half a gigabyte, more than is read in the time that a probe has. */
 #define MOST_UNCACHED 512u
 
 typedef struct probe {
@@ -51,30 +51,26 @@ static uint64_t bytes_at(const probe *p, uint64_t place)
     return p->size - place < READ_BYTES ? p->size - place : READ_BYTES;
 }
 
-/* Whether any page of the range is in the page cache. Where the kernel does not tell, it says that all are. */
-static bool is_cached(const probe *p, uint64_t place)
+/* Looks for places whose buffered read will reach the drive, before the clock of the measurement runs, until `until`.
+ * Each is read once: afterwards it may be cached. Where the kernel does not tell what is cached, it says that all is.
+ */
+static void find_uncached(probe *p, uint64_t until)
 {
     unsigned char there[READ_BYTES / 4096];
-    const uint64_t n = bytes_at(p, place), page = (uint64_t)sysconf(_SC_PAGESIZE);
-    void *map = mmap(NULL, (size_t)n, PROT_READ, MAP_SHARED, p->fd, (off_t)place);
+    uint8_t *map =
+        mmap(NULL, (size_t)p->size, PROT_READ, MAP_SHARED, p->fd, 0); /* addresses only: nothing is touched */
     if (map == MAP_FAILED)
-        return true;
-    bool cached = mincore(map, (size_t)n, there) != 0;
-    for (uint64_t i = 0; i < (n + page - 1) / page && !cached; i++)
-        cached = there[i] & 1;
-    munmap(map, (size_t)n);
-    return cached;
-}
-
-/* Looks for places whose buffered read will reach the drive, before the clock runs. Each is read once: afterwards it
- * may be cached. */
-static void find_uncached(probe *p)
-{
-    for (uint64_t k = 0; k < p->n_places && p->n_uncached < MOST_UNCACHED; k++) {
-        const uint64_t place = place_of(p, k);
-        if (!is_cached(p, place))
+        return;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    for (uint64_t k = 0; k < p->n_places && p->n_uncached < MOST_UNCACHED && clb_now_ns() < until; k++) {
+        const uint64_t place = place_of(p, k), n = bytes_at(p, place);
+        bool cached = mincore(map + place, (size_t)n, there) != 0;
+        for (uint64_t i = 0; i < (n + page - 1) / page && !cached; i++)
+            cached = there[i] & 1;
+        if (!cached)
             p->uncached[p->n_uncached++] = place;
     }
+    munmap(map, (size_t)p->size);
 }
 
 static uint64_t next_place(probe *p, bool direct)
@@ -150,7 +146,7 @@ static int measure(probe *p, const char *path, uint64_t max_ns, const clb_io_opt
     }
     if (io[0])
         out->align = (uint32_t)clb_io_align(io[0]);
-    find_uncached(p);
+    find_uncached(p, clb_now_ns() + max_ns / 8);
     const uint64_t begin = clb_now_ns(), share = max_ns / (ROUNDS * WAYS);
     const uint64_t left = p->left / (ROUNDS * WAYS);
     for (uint32_t turn = 0; turn < ROUNDS * WAYS && !rc; turn++) {

@@ -64,6 +64,11 @@ json 'd["equality"]["logits"]["same_top"] > 0.8 and len({tuple(r["tokens"]) for 
 run 0 "${compare[@]}" --a kv-type=f32 --b kv-type=f32,expert-slots=30 --rounds 1 --json
 json 'd["equality"]["demanded"] and d["equality"]["equal_pairs"] == 3'
 
+# Commas inside of values.
+run 0 "${compare[@]}" --a cpu-mask=avx512f,avxvnni,threads=1,expert-policy=lru --b expert-policy=frequency-weighted:half-life=64,threads=1 --rounds 1 --json
+json '{x["setting"]: (x["a"], x["b"]) for x in d["differences"]} == {"cpu.mask": ("avx512f,avxvnni", ""), "store.expert-policy": ("lru", "frequency-weighted"), "expert-policy.frequency-weighted.half-life": ("default", "64")}'
+json 'd["a"]["threads"] == d["b"]["threads"] == 1'
+
 # Other weights are found, by position, with exit code 1 and the report all the same.
 cp "$model" "$WORK/other.gguf"
 for at in $(seq 100 200 20000); do

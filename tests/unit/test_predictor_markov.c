@@ -2,6 +2,7 @@
 #include "support/predictor_host.h"
 
 static const struct colibri_predictor *markov;
+static const double every[] = {1, 4096, 0.05};
 
 /* Layer l + 1 chooses what follows from layer l's choice, by that rule, in a share `exact` of the cases. */
 static void follow(test_rand *rng, uint32_t rule, double exact, const uint32_t *from, uint32_t *to)
@@ -46,7 +47,7 @@ static void learns(void **state)
 {
     (void)state;
     test_rand rng = {1};
-    predictor_host h = pr_open(markov, NULL, NULL, NULL);
+    predictor_host h = pr_open(markov, every, NULL, NULL);
     tokens(&h, &rng, 3, 1.0, 400, 1, NULL);
     assert_true(tokens(&h, &rng, 3, 1.0, 300, 1, NULL) > 0.97);
     h.predictor->reset(h.self);
@@ -57,7 +58,7 @@ static void learns(void **state)
 static void two_layers(void **state)
 {
     (void)state;
-    static const double params[] = {2, 4096};
+    static const double params[] = {2, 4096, 0.05};
     test_rand rng = {2};
     predictor_host h = pr_open(markov, params, NULL, NULL);
     tokens(&h, &rng, 1, 1.0, 400, 1, NULL);
@@ -69,7 +70,7 @@ static void two_layers(void **state)
 static void forgets(void **state)
 {
     (void)state;
-    static const double brief[] = {1, 64}, everlasting[] = {1, 32768};
+    static const double brief[] = {1, 64, 0.05}, everlasting[] = {1, 32768, 0.05};
     double after[2];
     for (int i = 0; i < 2; i++) {
         test_rand rng = {3};
@@ -88,11 +89,19 @@ static void confidence(void **state)
     (void)state;
     test_rand rng = {4};
     pr_fit fit = {.n = {0}};
-    predictor_host h = pr_open(markov, NULL, NULL, NULL);
+    predictor_host h = pr_open(markov, every, NULL, NULL);
     tokens(&h, &rng, 3, 0.6, 1000, 1, NULL);
     const double right = tokens(&h, &rng, 3, 0.6, 3000, 1, &fit);
     assert_true(right > 0.6 && right < 0.75);
     assert_true(pr_fit_check(&fit) >= 2);
+    pr_close(&h);
+
+    h = pr_open(markov, NULL, NULL, NULL); /* says only what is likely */
+    tokens(&h, &rng, 3, 0.9, 1000, 1, NULL);
+    pr_layer(&h, 0, (const uint32_t[]){0, 1}, 1, NULL, NULL, 0, PR_MOST);
+    assert_true(h.n == 2 && pr_said(&h, 1, 3) >= 0.6 && pr_said(&h, 1, 8) >= 0.6);
+    pr_layer(&h, 2, (const uint32_t[]){0, 1}, 1, NULL, NULL, 0, PR_MOST);
+    assert_int_equal(h.n, 0); /* the next token's first layer is anybody's guess */
     pr_close(&h);
 }
 
@@ -103,7 +112,7 @@ static void prompt(void **state)
     enum { N = 120 };
     static uint32_t ids[PR_LAYERS][N][PR_TOP_K];
     test_rand rng = {5};
-    predictor_host a = pr_open(markov, NULL, NULL, NULL), b = pr_open(markov, NULL, NULL, NULL);
+    predictor_host a = pr_open(markov, every, NULL, NULL), b = pr_open(markov, all, NULL, NULL);
     for (uint32_t r = 0; r < N; r++) {
         pr_random_ids(&rng, ids[0][r], 1);
         follow(&rng, 3, 1.0, ids[0][r], ids[1][r]);
@@ -123,7 +132,7 @@ static void prompt(void **state)
 static void rough(void **state)
 {
     (void)state;
-    static const double params[] = {2, 64};
+    static const double params[] = {2, 64, 0};
     static uint32_t ids[PR_MOST_ROWS * PR_TOP_K], sequence[PR_MOST_ROWS];
     test_rand rng = {7};
     predictor_host h = pr_open(markov, params, NULL, NULL);

@@ -48,7 +48,7 @@ static void scripted(void **state)
     assert_int_equal(h.predictor->predict(h.self, 0, 0, 0, h.out, PR_MOST), 0);
     pr_close(&h);
 
-    static const double four[] = {1, 4};
+    static const double four[] = {1, 4, 0};
     h = pr_open(next_gate, four, NULL, NULL);
     one[3] = -3;
     pr_step(&h, 1);
@@ -58,13 +58,20 @@ static void scripted(void **state)
     pr_layer(&h, 0, ids, 1, NULL, ahead, 2, 1);
     assert_true(h.n == 1 && h.out[0].expert == 0);
     pr_close(&h);
+
+    static const double likely[] = {1, 4, 0.5};
+    h = pr_open(next_gate, likely, NULL, NULL);
+    pr_step(&h, 1);
+    pr_layer(&h, 0, ids, 1, NULL, ahead, 2, PR_MOST);
+    assert_int_equal(h.n, 2); /* the other two are below */
+    pr_close(&h);
 }
 
 /* The later logits are the early ones plus noise. */
 static void confidence(void **state)
 {
     (void)state;
-    static const double all[] = {2, PR_EXPERTS};
+    static const double all[] = {2, PR_EXPERTS, 0};
     test_rand rng = {1};
     predictor_host h = pr_open(next_gate, all, NULL, NULL);
     pr_fit fit = {.n = {0}};
@@ -110,7 +117,8 @@ static void rows(void **state)
     static uint32_t ids[N * PR_TOP_K];
     const float *const ahead[] = {logits[0], logits[1]};
     test_rand rng = {2};
-    predictor_host h = pr_open(next_gate, NULL, NULL, NULL);
+    static const double every[] = {2, 0, 0};
+    predictor_host h = pr_open(next_gate, every, NULL, NULL);
     for (uint32_t t = 0; t < 200; t++) {
         const uint32_t n = t % 3 ? 1 + test_rand_below(&rng, 4) : 1 + test_rand_below(&rng, N);
         pr_step(&h, n);

@@ -2,11 +2,12 @@
 #include "support/predictor_host.h"
 
 static const struct colibri_predictor *repeat_last;
+static const double all[] = {1, 0}; /* whatever the chance */
 
 static void scripted(void **state)
 {
     (void)state;
-    static const double two_layers[] = {2};
+    static const double two_layers[] = {2, 0};
     static const uint32_t token[2][PR_LAYERS][PR_TOP_K] = {{{0, 1}, {2, 3}, {4, 5}}, {{6, 7}, {8, 9}, {10, 11}}};
     predictor_host h = pr_open(repeat_last, two_layers, NULL, NULL);
     pr_step(&h, 1);
@@ -29,7 +30,7 @@ static void scripted(void **state)
     assert_int_equal(h.n, 0);
     pr_close(&h);
 
-    h = pr_open(repeat_last, NULL, NULL, NULL); /* one layer */
+    h = pr_open(repeat_last, all, NULL, NULL); /* one layer */
     for (uint32_t l = 0; l < PR_LAYERS; l++)
         pr_layer(&h, l, token[0][l], 1, NULL, NULL, 0, PR_MOST);
     assert_int_equal(h.n, 2);
@@ -40,7 +41,7 @@ static void sequences(void **state)
 {
     (void)state;
     static const uint32_t sequence[] = {5, 9}, ids[][2 * PR_TOP_K] = {{0, 1, 2, 3}, {4, 5, 4, 6}, {7, 8, 9, 10}};
-    predictor_host h = pr_open(repeat_last, NULL, NULL, NULL);
+    predictor_host h = pr_open(repeat_last, all, NULL, NULL);
     for (uint32_t l = 0; l < PR_LAYERS; l++)
         pr_layer(&h, l, ids[l], 2, sequence, NULL, 0, PR_MOST);
     pr_layer(&h, 0, ids[2], 2, sequence, NULL, 0, PR_MOST);
@@ -60,7 +61,7 @@ static void confidence(void **state)
 {
     (void)state;
     test_rand rng = {11};
-    predictor_host h = pr_open(repeat_last, NULL, NULL, NULL);
+    predictor_host h = pr_open(repeat_last, all, NULL, NULL);
     uint32_t ids[PR_LAYERS][PR_TOP_K] = {{0, 1}, {0, 1}, {0, 1}};
     pr_fit fit = {.n = {0}};
     for (uint32_t t = 0; t < 4000; t++)
@@ -77,12 +78,22 @@ static void confidence(void **state)
     assert_true(pr_fit_check(&fit) >= 2);
     assert_true(h.out[0].confidence > 0.7f && h.out[1].confidence < 0.5f);
     pr_close(&h);
+
+    h = pr_open(repeat_last, NULL, NULL, NULL); /* says only what is likely */
+    for (uint32_t t = 0; t < 500; t++) {
+        ids[0][0] = 0;         /* stays */
+        ids[0][1] = 1 + t % 5; /* never does */
+        pr_layer(&h, 0, ids[0], 1, NULL, NULL, 0, PR_MOST);
+        pr_layer(&h, 2, ids[2], 1, NULL, NULL, 0, PR_MOST); /* the question about layer 0 */
+    }
+    assert_true(h.n == 1 && h.out[0].expert == 0);
+    pr_close(&h);
 }
 
 static void nonsense(void **state)
 {
     (void)state;
-    predictor_host h = pr_open(repeat_last, NULL, NULL, NULL);
+    predictor_host h = pr_open(repeat_last, all, NULL, NULL);
     static const uint32_t bad[] = {0, PR_EXPERTS}, good[] = {0, 1};
     pr_layer(&h, 0, bad, 1, NULL, NULL, 0, PR_MOST);
     pr_layer(&h, 2, good, 0, NULL, NULL, 0, PR_MOST);

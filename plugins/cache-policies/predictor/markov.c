@@ -18,15 +18,16 @@ enum { ROWS = 128 };    /* of a pass that are learned from */
 enum { LOOKED_AT = 8 }; /* of a pass that are guessed for, and that guesses are judged by */
 enum { SMOOTHING = 4 }; /* uses that the plain share counts for */
 enum { MOST_LAYERS = 2 };
-#define WORTH_SAYING 0.05f
 
 static const struct colibri_param params[] = {
     {"layers", 1, MOST_LAYERS, 1, 1, "how many layers ahead to guess"},
     {"memory", 64, 32768, 4096, 1, "uses after which an expert's counts are halved"},
+    {"confidence", 0, 1, 0.6, 0, "chance of coming true that a guess needs to be said"},
 };
 
 struct markov {
     uint32_t n_layers, n_experts, top_k, ahead, memory;
+    float least; /* confidence */
     uint64_t pass;
     struct last_rows last; /* of the last layer, for the way to the next token */
     uint16_t *pair;        /* [ahead][n_layers from][from expert][to expert] */
@@ -85,6 +86,7 @@ static void *create(const struct colibri_policy_config *config, char *why, size_
     s->top_k = config->top_k;
     s->ahead = (uint32_t)param_value(config, params, 0);
     s->memory = (uint32_t)param_value(config, params, 1);
+    s->least = (float)param_value(config, params, 2);
     if (s->ahead > s->n_layers)
         s->ahead = s->n_layers;
     const uint64_t n = (uint64_t)s->n_layers * s->n_experts;
@@ -246,7 +248,7 @@ static uint32_t predict(void *self, uint32_t layer, uint64_t budget_bytes, uint6
             scores(s, layer, d, s->rows + ((size_t)layer * ROWS + r) * s->top_k);
             for (uint32_t j = 0; j < s->n_experts; j++) {
                 const float chance = curve_at(curve, place_of(s->score[j]));
-                if (chance >= WORTH_SAYING)
+                if (chance >= s->least)
                     guess_add(&g, (layer + d) % s->n_layers, j, chance);
             }
         }

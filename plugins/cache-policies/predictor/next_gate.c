@@ -17,10 +17,12 @@ enum { MOST_AHEAD = 2, ROWS = 8 };
 static const struct colibri_param params[] = {
     {"layers", 1, MOST_AHEAD, 2, 1, "how many layers ahead to guess, as far as the host asks their routers"},
     {"top", 0, 64, 0, 1, "experts guessed per row and layer, 0: as many as a layer chooses"},
+    {"confidence", 0, 1, 0.6, 0, "chance of coming true that a guess needs to be said"},
 };
 
 struct next_gate {
     uint32_t n_layers, n_experts, top_k, layers, top;
+    float least; /* confidence */
     uint64_t pass;
     struct guessed {
         uint64_t pass; /* in which the layer comes; 0: nothing guessed */
@@ -63,6 +65,7 @@ static void *create(const struct colibri_policy_config *config, char *why, size_
         s->top_k = config->top_k;
         s->layers = (uint32_t)param_value(config, params, 0);
         s->top = (uint32_t)param_value(config, params, 1);
+        s->least = (float)param_value(config, params, 2);
         if (!s->top)
             s->top = s->top_k;
         s->guessed = malloc(n * sizeof *s->guessed);
@@ -181,7 +184,10 @@ static void guess_row(const struct next_gate *s, struct guesses *g, uint32_t to,
             return;
         bound = margin[best];
         after = best + 1;
-        guess_add(g, to, best, curve_at(curve, place_of(margin[best])));
+        const float chance = curve_at(curve, place_of(margin[best]));
+        if (chance < s->least)
+            return;
+        guess_add(g, to, best, chance);
     }
 }
 

@@ -8,10 +8,12 @@
 
 static const struct colibri_param params[] = {
     {"layers", 1, 8, 1, 1, "how many layers ahead to guess"},
+    {"confidence", 0, 1, 0.5, 0, "chance of coming true that a guess needs to be said"},
 };
 
 struct repeat_last {
     uint32_t n_layers, n_experts, top_k, ahead;
+    float least; /* confidence */
     struct last_rows last;
     uint32_t n_sequences; /* of the routing before predict() */
     uint32_t sequence[SEQUENCES];
@@ -47,6 +49,7 @@ static void *create(const struct colibri_policy_config *config, char *why, size_
     s->n_experts = config->n_experts;
     s->top_k = config->top_k;
     s->ahead = (uint32_t)param_value(config, params, 0);
+    s->least = (float)param_value(config, params, 1);
     reset(s);
     return s;
 }
@@ -94,7 +97,8 @@ static uint32_t predict(void *self, uint32_t layer, uint64_t budget_bytes, uint6
             const uint32_t to = (layer + d) % s->n_layers;
             const uint32_t *ids = last_row(&s->last, to, s->sequence[i]);
             for (uint32_t k = 0; ids && k < s->top_k; k++)
-                guess_add(&g, to, ids[k], s->calibration[to].rate[bin_of(k)]);
+                if (s->calibration[to].rate[bin_of(k)] >= s->least)
+                    guess_add(&g, to, ids[k], s->calibration[to].rate[bin_of(k)]);
         }
     return g.n;
 }

@@ -1,5 +1,6 @@
-/* Asynchronous reads: who goes first. A drive that is made slow finishes pieces in the order in which they were issued,
- * so the order of completions shows the order of issue. */
+/* Asynchronous reads: who goes first. With a drive that is held back, pieces complete in about the order in which they
+ * were issued. "About": a thread may wake up late. Requests whose order is compared are therefore long compared with
+ * what is in flight at a time. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -40,7 +41,7 @@ static void demand_overtakes(int engine)
     static io_rig rig;
     open_slow(&rig, engine, 8);
     rig_submit(&rig, 0, 0, 60 * PIECE, CLB_IO_PREFETCH);
-    rig_submit(&rig, 1, 0, PIECE, CLB_IO_PREFETCH);
+    rig_submit(&rig, 1, 0, 30 * PIECE, CLB_IO_PREFETCH);
     usleep(10000);
     const uint64_t before = pieces_issued(&rig);
     assert_true(before >= 31 && before < 60);
@@ -60,10 +61,10 @@ static void demand_first(int engine)
     open_slow(&rig, engine, 4);
     clb_error err;
     const clb_io_read reads[] = {
-        *rig_read(&rig, 0, 0, 2 * PIECE, CLB_IO_PREFETCH),
+        *rig_read(&rig, 0, 0, 20 * PIECE, CLB_IO_PREFETCH),
         *rig_read(&rig, 1, 100, 20 * PIECE, CLB_IO_DEMAND),
         *rig_read(&rig, 2, 200, 20 * PIECE, CLB_IO_DEMAND),
-        *rig_read(&rig, 3, 300, PIECE, CLB_IO_DEMAND),
+        *rig_read(&rig, 3, 300, 20 * PIECE, CLB_IO_DEMAND),
     };
     assert_ok(clb_io_submit(rig.io, reads, 4, &err), &err);
     expect_next(&rig, 1);
@@ -78,8 +79,8 @@ static void promote(int engine)
     static io_rig rig;
     open_slow(&rig, engine, 4);
     rig_submit(&rig, 0, 0, 10 * PIECE, CLB_IO_PREFETCH);
-    rig_submit(&rig, 1, 0, 40 * PIECE, CLB_IO_PREFETCH);
-    rig_submit(&rig, 2, 0, 3 * PIECE, CLB_IO_PREFETCH);
+    rig_submit(&rig, 1, 0, 60 * PIECE, CLB_IO_PREFETCH);
+    rig_submit(&rig, 2, 0, 20 * PIECE, CLB_IO_PREFETCH);
     rig_submit(&rig, 3, 0, 3 * PIECE, CLB_IO_PREFETCH);
     expect_next(&rig, 0);
     clb_io_promote(rig.io, 3);  /* nothing of it was issued */
@@ -89,7 +90,7 @@ static void promote(int engine)
      * promoted one it must. */
     clb_io_promote(rig.io, 1);
     clb_io_promote(rig.io, 1);
-    rig_submit(&rig, 4, 0, PIECE, CLB_IO_DEMAND);
+    rig_submit(&rig, 4, 0, 20 * PIECE, CLB_IO_DEMAND);
     expect_next(&rig, 1);
     expect_next(&rig, 4);
     expect_next(&rig, 2);
@@ -102,12 +103,13 @@ static void short_wait(int engine)
     static io_rig rig;
     open_slow(&rig, engine, 32);
     rig_submit(&rig, 0, 0, 80 * PIECE, CLB_IO_PREFETCH);
+    rig_submit(&rig, 2, 0, 80 * PIECE, CLB_IO_PREFETCH);
     usleep(5000);
     rig_submit(&rig, 1, 0, PIECE, CLB_IO_DEMAND);
     const clb_io_done done = rig_collect(&rig);
     assert_int_equal(done.tag, 1);
-    /* Four pieces in flight and its own: 10 ms, and time for a busy machine to wake somebody. All: 160 ms. */
-    assert_true(done.wait_ns > 2000000 && done.wait_ns < 80000000);
+    /* Four pieces in flight and its own: 10 ms, and time for a busy machine to wake somebody. All: 320 ms. */
+    assert_true(done.wait_ns > 2000000 && done.wait_ns < 160000000);
     rig_collect_all(&rig);
     rig_destroy(&rig);
 }
@@ -122,7 +124,7 @@ static void busy_time(int engine)
         const uint64_t begin = clb_now_ns();
         rig_submit(&rig, 0, 0, 20 * PIECE, CLB_IO_DEMAND); /* 40 ms */
         if (round)
-            usleep(150000);
+            usleep(300000);
         const uint64_t until = clb_now_ns();
         rig_collect_all(&rig);
         clb_io_stats stats;
@@ -130,7 +132,7 @@ static void busy_time(int engine)
         assert_true(stats.busy_ns >= 39000000);
         assert_true(stats.busy_ns <= clb_now_ns() - begin);
         if (round) /* it ended long before anybody looked */
-            assert_true(stats.busy_ns < until - begin - 30000000);
+            assert_true(stats.busy_ns < until - begin - 50000000);
         usleep(20000);
         const uint64_t busy = stats.busy_ns;
         clb_io_get_stats(rig.io, &stats);
@@ -143,7 +145,7 @@ static void busy_time(int engine)
     }
     clb_io_stats stats;
     clb_io_get_stats(rig.io, &stats);
-    assert_true(stats.drive_bytes_per_second[0] > 0.5 * (double)slow.bytes_per_second);
+    assert_true(stats.drive_bytes_per_second[0] > 0.2 * (double)slow.bytes_per_second);
     assert_true(stats.drive_bytes_per_second[0] < 1.1 * (double)slow.bytes_per_second);
     rig_destroy(&rig);
 }

@@ -1,4 +1,5 @@
-/* tests/tools/slow_read.c does what it says: the reader, run in a process of its own behind it. */
+/* The bad drive for whole programs does what it says: the reader, run in a process of its own behind
+ * tests/tools/slow_read.c. */
 #include <errno.h>
 #include <string.h>
 #include <sys/wait.h>

@@ -112,7 +112,7 @@ static void prompt(void **state)
     enum { N = 120 };
     static uint32_t ids[PR_LAYERS][N][PR_TOP_K];
     test_rand rng = {5};
-    predictor_host a = pr_open(markov, every, NULL, NULL), b = pr_open(markov, all, NULL, NULL);
+    predictor_host a = pr_open(markov, every, NULL, NULL), b = pr_open(markov, every, NULL, NULL);
     for (uint32_t r = 0; r < N; r++) {
         pr_random_ids(&rng, ids[0][r], 1);
         follow(&rng, 3, 1.0, ids[0][r], ids[1][r]);

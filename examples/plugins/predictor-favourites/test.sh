@@ -9,4 +9,4 @@ trace=$traces/tiny-moe.clbt
 [ -f "$trace" ] || { echo "$trace is not there: not simulated"; exit 77; }
 COLIBRI_PLUGIN_PATH=$(dirname "$plugin")
 export COLIBRI_PLUGIN_PATH
-"$colibri" simulate "$trace" --policy lru --predictor none,favourites --slots 25%,50%
+"$colibri" simulate "$trace" --policy lru --predictor none,next-gate,favourites --slots 25%,50%

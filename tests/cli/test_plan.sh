@@ -84,6 +84,17 @@ for bad in "" 8G, ,8G 8G,x 8X 0 "8G 9G"; do
     err "--what-if"
 done
 
+# hit rates of a trace: one number instead of a range
+plan --max-memory 42M --trace "$SOURCE_DIR/examples/traces/tiny-moe.clbt" --json
+python3 - "$WORK/out" <<'PY' || fail "JSON with --trace: $(cat "$WORK/out")"
+import json, sys
+o = json.load(open(sys.argv[1]))
+d = o["prediction"]["decode"]
+assert o["hit_rates"].endswith("tiny-moe.clbt") and 0 < d["low"]["hit_rate"] == d["high"]["hit_rate"] < 1
+PY
+run 2 "$c" plan -m "$SOURCE_DIR/tests/data/arch/olmoe.gguf" --trace "$SOURCE_DIR/examples/traces/tiny-moe.clbt"
+err "recorded from a model with"
+
 # refusals are those of run
 run 7 "$c" plan -m "$MODEL" --max-memory 1M --no-measure
 err "would fit: --max-memory"

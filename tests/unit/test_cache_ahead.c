@@ -55,34 +55,41 @@ static clb_cache *open_cache(struct colibri_expert_policy *policy, uint32_t slot
     return cache;
 }
 
-static void visit(clb_cache *cache, uint32_t layer, uint32_t a, uint32_t b)
+/* The ids of n / 2 rows, all different. */
+static void visit(clb_cache *cache, uint32_t layer, uint32_t n, const uint32_t *ids)
 {
-    const uint32_t ids[2] = {a, b}, rows[2] = {1, 1};
-    const float gates[2] = {0.5F, 0.5F};
+    static const uint32_t rows[4] = {1, 1, 1, 1};
+    static const float gates[4] = {0.5F, 0.5F, 0.5F, 0.5F};
     const struct colibri_route route = {.struct_size = sizeof route,
                                         .layer = layer,
-                                        .n_rows = 1,
+                                        .n_rows = n / 2,
                                         .top_k = 2,
                                         .ids = ids,
                                         .gates = gates,
-                                        .n_union = 2,
+                                        .n_union = n,
                                         .union_ids = ids,
                                         .union_rows = rows};
     clb_cache_route(cache, &route);
-    uint32_t slot[2];
-    for (int i = 0; i < 2; i++) {
+    uint32_t slot[4];
+    for (uint32_t i = 0; i < n; i++) {
         slot[i] = clb_cache_find(cache, layer, ids[i]);
         if (slot[i] != CLB_NO_SLOT)
             clb_cache_take(cache, slot[i]);
     }
-    for (int i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < n; i++)
         if (slot[i] == CLB_NO_SLOT) {
             slot[i] = clb_cache_place(cache, layer, ids[i], COLIBRI_CAUSE_DEMAND);
             assert_int_not_equal(slot[i], CLB_NO_SLOT);
             clb_cache_arrived(cache, slot[i]);
         }
-    for (int i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < n; i++)
         clb_cache_unpin(cache, slot[i]);
+}
+
+static void visit_two(clb_cache *cache, uint32_t layer, uint32_t a, uint32_t b)
+{
+    const uint32_t ids[2] = {a, b};
+    visit(cache, layer, 2, ids);
 }
 
 static void fetch_ahead(clb_cache *cache, uint32_t layer, uint32_t expert)
@@ -103,46 +110,58 @@ static void waits_for_its_turn(void **state)
     for (int heap = 0; heap < 2; heap++) {
         struct colibri_expert_policy policy;
         clb_cache *cache = open_cache(&policy, 4, heap);
-        visit(cache, 0, 5, 6);
+        visit_two(cache, 0, 5, 6);
         fetch_ahead(cache, 1, 0);
         fetch_ahead(cache, 1, 1); /* full; by score the guesses would leave first */
-        visit(cache, 0, 7, 8);
+        visit_two(cache, 0, 7, 8);
         assert_true(here(cache, 1, 0) && here(cache, 1, 1));
         assert_true(here(cache, 0, 7) && here(cache, 0, 8) && !here(cache, 0, 5) && !here(cache, 0, 6));
         /* Its turn: 0 is used, 1 is not; 9 takes the slot of 1, which is no longer spared. */
-        visit(cache, 1, 0, 9);
+        visit_two(cache, 1, 0, 9);
         assert_true(here(cache, 1, 0) && here(cache, 1, 9) && !here(cache, 1, 1));
         assert_int_equal(cache->stats.prefetch_useful, 1);
         assert_int_equal(cache->stats.prefetch_wasted, 1);
-        visit(cache, 0, 10, 11); /* nothing is spared: 0 and 7 leave */
+        visit_two(cache, 0, 10, 11); /* nothing is spared: 0 and 7 leave */
         assert_true(!here(cache, 1, 0) && !here(cache, 0, 7) && here(cache, 0, 8) && here(cache, 1, 9));
         assert_int_equal(cache->stats.bad_answers, 0);
         clb_cache_close(cache);
     }
 }
 
-/* Demand takes the slot of a guess if nothing else is left; another guess does not. */
+/* Demand takes the slots of guesses if nothing else is left. */
 static void last_resort(void **state)
+{
+    (void)state;
+    static const uint32_t four[] = {1, 2, 5, 6};
+    for (int heap = 0; heap < 2; heap++) {
+        struct colibri_expert_policy policy;
+        clb_cache *cache = open_cache(&policy, 4, heap);
+        fetch_ahead(cache, 1, 3);
+        fetch_ahead(cache, 1, 4);
+        visit(cache, 0, 4, four);
+        for (int i = 0; i < 4; i++)
+            assert_true(here(cache, 0, four[i]));
+        assert_int_equal(cache->stats.prefetch_wasted, 2);
+        assert_int_equal(cache->stats.bad_answers, 0);
+        clb_cache_close(cache);
+    }
+}
+
+/* A guess that its layer did not want may make room for another one; after a reset as well. */
+static void makes_room(void **state)
 {
     (void)state;
     for (int heap = 0; heap < 2; heap++) {
         struct colibri_expert_policy policy;
-        clb_cache *cache = open_cache(&policy, 2, heap);
-        fetch_ahead(cache, 1, 3);
-        fetch_ahead(cache, 1, 4);
-        assert_int_equal(clb_cache_place(cache, 1, 5, COLIBRI_CAUSE_PREFETCH), CLB_NO_SLOT);
-        visit(cache, 0, 1, 2);
-        assert_true(here(cache, 0, 1) && here(cache, 0, 2));
-        clb_cache_close(cache);
-        /* A guess that its layer did not want may make room for another one; after a reset as well. */
-        cache = open_cache(&policy, 3, heap);
+        clb_cache *cache = open_cache(&policy, 4, heap);
         for (int again = 0; again < 2; again++) {
-            for (uint32_t e = 3; e < 6; e++)
-                fetch_ahead(cache, 1, e);
-            assert_int_equal(clb_cache_place(cache, 0, 9, COLIBRI_CAUSE_PREFETCH), CLB_NO_SLOT);
-            visit(cache, 1, 4, 5);
-            fetch_ahead(cache, 0, 9);
-            assert_true(!here(cache, 1, 3) && here(cache, 1, 4) && here(cache, 1, 5));
+            fetch_ahead(cache, 1, 3);
+            fetch_ahead(cache, 1, 4);
+            visit_two(cache, 1, 4, 5);
+            fetch_ahead(cache, 0, 1); /* the fourth slot */
+            fetch_ahead(cache, 0, 2); /* 1 has the lower score, but waits */
+            assert_true(here(cache, 0, 1) && here(cache, 0, 2) && here(cache, 1, 4) && here(cache, 1, 5));
+            assert_true(!here(cache, 1, 3));
             clb_cache_reset(cache);
         }
         assert_int_equal(cache->stats.bad_answers, 0);
@@ -152,6 +171,7 @@ static void last_resort(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(waits_for_its_turn), cmocka_unit_test(last_resort)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(waits_for_its_turn), cmocka_unit_test(last_resort),
+                                       cmocka_unit_test(makes_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

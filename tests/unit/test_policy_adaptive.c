@@ -94,7 +94,7 @@ static void model_step(void)
 
 static double rate_of(uint32_t uses)
 {
-    return 0.15 / sqrt(1 + uses / 100.0);
+    return 0.6 / K / sqrt(1 + uses / 100.0);
 }
 
 static void model_row(uint32_t l, const uint32_t *ids)

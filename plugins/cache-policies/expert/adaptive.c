@@ -39,8 +39,9 @@ struct adaptive {
         uint64_t stamp;  /* time of the last use (common.h); 0: never */
         uint64_t needed; /* visit that needs it */
         uint64_t hold;   /* fetched ahead: stays until its layer was routed so often */
-    } * use;             /* [n_layers * n_experts] */
-    uint64_t *routed;    /* [n_layers] */
+        uint32_t layer;
+    } * use;          /* [n_layers * n_experts] */
+    uint64_t *routed; /* [n_layers] */
 };
 
 enum { MEMORY = 4096 }; /* misses after which the comparison of the rules counts half */
@@ -70,7 +71,8 @@ static void reset(void *self)
         s->shadow[i].n = 0;
         memset(s->shadow[i].inside, 0, grid_size(&s->grid));
     }
-    memset(s->use, 0, grid_size(&s->grid) * sizeof *s->use);
+    for (size_t i = 0; i < grid_size(&s->grid); i++)
+        s->use[i] = (struct use){.layer = (uint32_t)(i / s->grid.n_experts)};
     memset(s->routed, 0, s->grid.n_layers * sizeof *s->routed);
 }
 
@@ -120,20 +122,31 @@ static void *create(const struct colibri_policy_config *config, char *why, size_
 
 static float worth(const struct adaptive *s, uint32_t number)
 {
-    const uint32_t layer = number / s->grid.n_experts;
+    const uint32_t layer = s->use[number].layer;
     const uint32_t away = layer > s->layer ? layer - s->layer : layer + s->grid.n_layers - s->layer;
     return s->model.value[number] * s->distance[away];
 }
 
-/* Whether the rule would evict a before b; ties: the lower number, as the host does. */
-static int before(const struct adaptive *s, enum rule rule, uint32_t a, uint32_t b)
+/* Index of the member that the rule would evict, UINT32_MAX: the visit needs them all. Ties: the lower number, as in
+ * the host. */
+static uint32_t victim(const struct adaptive *s, enum rule rule)
 {
-    if (rule == RULE_LRU) {
-        const uint64_t x = s->use[a].stamp, y = s->use[b].stamp;
-        return x != y ? x < y : a < b;
+    const struct shadow *shadow = &s->shadow[rule];
+    uint32_t best = UINT32_MAX, best_number = 0;
+    double best_key = 0;
+    for (uint32_t i = 0; i < shadow->n; i++) {
+        const uint32_t number = shadow->member[i];
+        const struct use *u = &s->use[number];
+        if (u->needed == s->visit)
+            continue;
+        const double key = rule == RULE_LRU ? (double)u->stamp : (double)worth(s, number);
+        if (best == UINT32_MAX || key < best_key || (key <= best_key && number < best_number)) {
+            best = i;
+            best_key = key;
+            best_number = number;
+        }
     }
-    const float x = worth(s, a), y = worth(s, b);
-    return x < y || (x <= y && a < b);
+    return best;
 }
 
 /* What the visit would do to a pool under that rule; returns the misses. */
@@ -148,11 +161,7 @@ static uint32_t simulate(struct adaptive *s, enum rule rule, const struct colibr
         misses++;
         uint32_t at = shadow->n;
         if (shadow->n >= s->n_slots) {
-            at = UINT32_MAX;
-            for (uint32_t j = 0; j < shadow->n; j++)
-                if (s->use[shadow->member[j]].needed != s->visit &&
-                    (at == UINT32_MAX || before(s, rule, shadow->member[j], shadow->member[at])))
-                    at = j;
+            at = victim(s, rule);
             if (at == UINT32_MAX)
                 continue; /* more experts than slots: this one goes through */
             shadow->inside[shadow->member[at]] = 0;
@@ -203,8 +212,8 @@ static int fits(const struct adaptive *s, const struct colibri_route *route)
 static void on_route(void *self, const struct colibri_route *route)
 {
     struct adaptive *s = self;
-    if (!fits(s, route))
-        return;
+    if (s->n_slots >= grid_size(&s->grid) || !fits(s, route))
+        return; /* nothing will ever have to leave, or this is not the model that it was told about */
     struct use *use = s->use + (size_t)route->layer * s->grid.n_experts;
     s->layer = route->layer;
     s->visit++;

@@ -31,7 +31,7 @@ enum { COUNTS = 3, FEATURES = COUNTS + 1, SEQUENCES = 8, MOST_EXPERTS = 1 << 12 
 enum weight { W_BIAS = FEATURES, W_SAME, W_CROSS, WEIGHTS };
 
 #define COUNT_FLOOR   (-6.0f) /* log2 of the smallest count that is told from none */
-#define MATRIX_RATE   0.15f   /* step of a matrix entry, at first */
+#define MATRIX_RATE   0.6f    /* step of a sum of top_k matrix entries, at first */
 #define MATRIX_SLOWER 100.0f  /* uses after which the step is smaller by sqrt(2) */
 #define WEIGHT_RATE   0.15f   /* AdaGrad's step of the features' weights */
 #define TRUST_RATE    0.02f   /* and of the two matrices' weights */
@@ -210,7 +210,7 @@ static inline void value_step(struct value_model *m, float *matrix, uint32_t lay
     for (uint32_t k = 0; k < m->top_k; k++) {
         float *restrict row = matrix + ((size_t)layer * n + from[k]) * n;
         const float used = (float)m->uses[(size_t)from_layer * n + from[k]];
-        const float rate = MATRIX_RATE / sqrtf(1.0f + used / MATRIX_SLOWER);
+        const float rate = MATRIX_RATE / (float)m->top_k / sqrtf(1.0f + used / MATRIX_SLOWER);
         for (uint32_t e = 0; e < n; e++)
             row[e] -= rate * error[e];
     }

@@ -41,6 +41,8 @@ int clb_slots_split(const clb_slot_classes *c, uint32_t total, uint32_t *slots, 
 
 /* Whether m lies in the file as it is multiplied, so that mmap mode does not copy it. */
 bool clb_plan_in_place(const clb_matrix *m, const clb_gguf_tensor *t, uint64_t offset);
+/* What is read of a matrix: rows, or groups of 16 if it is packed in the file. */
+uint64_t clb_plan_file_bytes(const clb_matrix *m, const clb_gguf_tensor *t);
 
 /* What the process counts for, rounded up in steps. */
 uint64_t clb_plan_base(uint64_t resident);

@@ -55,8 +55,8 @@ static uint64_t group_room(const char *dir, bool v2)
     if (!read_u64(path, &used))
         return limit;
     snprintf(path, sizeof path, "%s/memory.stat", dir);
-    /* Both lists of file pages can be given back, the active one after the other: the model that was just copied here, or
-     * read for its header, must not count as used. */
+    /* Both lists of file pages can be given back, the active one after the other: the model that was just copied here,
+     * or read for its header, must not count as used. */
     const uint64_t cache = read_key(path, v2 ? "inactive_file " : "total_inactive_file ") +
                            read_key(path, v2 ? "active_file " : "total_active_file ");
     used = used > cache ? used - cache : 0;

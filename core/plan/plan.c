@@ -54,7 +54,7 @@ static struct dense layer_dense(const clb_layer *l, bool mapped)
             continue;
         }
         d.bytes = clb_sat_add(d.bytes, w->m.bytes);
-        d.file_bytes = clb_sat_add(d.file_bytes, w->m.row_bytes * w->m.n_rows);
+        d.file_bytes = clb_sat_add(d.file_bytes, clb_plan_file_bytes(&w->m, w->tensor));
     }
     return d;
 }

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "plan/internal.h"
+
 /* Parallel loops of a pass (docs/performance.md): for each layer, and around them. */
 #define LOOPS_PER_LAYER 6.0
 #define LOOPS_AROUND    2.0
@@ -15,15 +17,15 @@ struct sums {
     double file_bytes, pack_ns;
 };
 
-static void add(const clb_rates *rates, const clb_matrix *m, double times, struct sums *s)
+static void add(const clb_rates *rates, const clb_matrix *m, const clb_gguf_tensor *t, double times, struct sums *s)
 {
     const clb_rate_kernel *k = clb_rates_kernel(rates, m);
-    const double file = (double)m->row_bytes * m->n_rows;
+    const double file = (double)clb_plan_file_bytes(m, t);
     s->bytes += times * (double)m->bytes;
     s->decode_ns += times * (double)m->bytes * 1e9 / k->decode_bytes_per_second;
     s->macs_ns += times * (double)m->n_rows * m->n_cols * 1e9 / k->prefill_macs_per_second;
     s->file_bytes += times * file;
-    s->pack_ns += k->pack_bytes_per_second > 0 ? times * file * 1e9 / k->pack_bytes_per_second : 0;
+    s->pack_ns += k->pack_bytes_per_second > 0 && !t->packed ? times * file * 1e9 / k->pack_bytes_per_second : 0;
 }
 
 /* Dense matrices of all layers and the output matrix; of the streamed layers apart, too. */
@@ -36,12 +38,13 @@ static void sum_dense(const clb_predict_input *in, struct sums *all, struct sums
         for (size_t i = 0; i < sizeof w / sizeof *w; i++) {
             if (!w[i]->tensor)
                 continue;
-            add(in->rates, &w[i]->m, 1, all);
+            add(in->rates, &w[i]->m, w[i]->tensor, 1, all);
             if (l >= in->plan->resident_layers)
-                add(in->rates, &w[i]->m, 1, streamed);
+                add(in->rates, &w[i]->m, w[i]->tensor, 1, streamed);
         }
     }
-    add(in->rates, model->output.tensor ? &model->output.m : &model->token_embd.m, 1, all);
+    const clb_weight *output = model->output.tensor ? &model->output : &model->token_embd;
+    add(in->rates, &output->m, output->tensor, 1, all);
 }
 
 /* One use of an expert of an average layer. */
@@ -50,7 +53,8 @@ static void sum_expert(const clb_predict_input *in, struct sums *one)
     const clb_model *model = in->model;
     for (uint32_t l = 0; l < model->n_moe_layers; l++)
         for (int p = 0; p < CLB_PARTS; p++)
-            add(in->rates, &model->expert_layers[l].part[p], 1.0 / model->n_moe_layers, one);
+            add(in->rates, &model->expert_layers[l].part[p], model->expert_layers[l].source[p].tensors[0],
+                1.0 / model->n_moe_layers, one);
 }
 
 static double later(double a, double b)
@@ -117,10 +121,11 @@ static void predict_prefill(const clb_predict_input *in, const struct sums *dens
 {
     const clb_hparams *hp = &in->model->hp;
     const clb_plan *p = in->plan;
-    const clb_matrix *output = in->model->output.tensor ? &in->model->output.m : &in->model->token_embd.m;
+    const clb_weight *output = in->model->output.tensor ? &in->model->output : &in->model->token_embd;
     const double rows = in->plan_input->max_rows;
     struct sums last = {0};
-    add(in->rates, output, 1, &last); /* only the last row of a prompt goes through the output matrix */
+    add(in->rates, &output->m, output->tensor, 1,
+        &last); /* only the last row of a prompt goes through the output matrix */
     out->chunk_rows = in->plan_input->max_rows;
     const double products = rows * (dense->macs_ns - last.macs_ns), experts = rows * out->expert_uses * expert->macs_ns;
     out->chunk_other_ns = (products + experts) * (1 / PREFILL_PRODUCTS - 1);

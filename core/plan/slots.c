@@ -5,7 +5,12 @@
 
 bool clb_plan_in_place(const clb_matrix *m, const clb_gguf_tensor *t, uint64_t offset)
 {
-    return m->format->layout == COLIBRI_LAYOUT_ROWS && (t->offset + offset) % 16 == 0;
+    return (m->format->layout == COLIBRI_LAYOUT_ROWS || t->packed) && (t->offset + offset) % 16 == 0;
+}
+
+uint64_t clb_plan_file_bytes(const clb_matrix *m, const clb_gguf_tensor *t)
+{
+    return t->packed ? m->bytes : clb_sat_mul(m->row_bytes, m->n_rows);
 }
 
 /* As the store decides which layers it uses in the mapping. */
@@ -13,7 +18,9 @@ static bool layer_in_place(const clb_expert_layer *layer)
 {
     for (int p = 0; p < CLB_PARTS; p++) {
         const clb_expert_source *s = &layer->source[p];
-        if (s->per_expert || s->stride % 16 || !clb_plan_in_place(&layer->part[p], s->tensors[0], s->offset))
+        const uint64_t align = s->tensors[0]->packed ? 64 : 16;
+        if (s->per_expert || s->stride % align || (s->tensors[0]->offset + s->offset) % align ||
+            !clb_plan_in_place(&layer->part[p], s->tensors[0], s->offset))
             return false;
     }
     return true;

@@ -95,6 +95,23 @@ PY
 run 2 "$c" plan -m "$SOURCE_DIR/tests/data/arch/olmoe.gguf" --trace "$SOURCE_DIR/examples/traces/tiny-moe.clbt"
 err "recorded from a model with"
 
+# a packed model used in place in the file: nothing is copied, neither in the plan nor when it runs
+run 0 "$c" pack "$MODEL" "$WORK/packed.colibri"
+run 0 "$c" plan -m "$WORK/packed.colibri" --no-measure --store-mode mmap --max-memory 1G --json
+cp "$WORK/out" "$WORK/mapped.json"
+run 0 "$c" run -m "$WORK/packed.colibri" --store-mode mmap --max-memory 1G --temperature 0 -n 2 --json --raw hello
+python3 - "$WORK/mapped.json" "$WORK/out" <<'PY' || fail "a packed model in mmap mode: $(cat "$WORK/mapped.json")"
+import json, sys
+p, run = (json.load(open(f)) for f in sys.argv[1:3])
+weights = {w["role"]: 0 for w in p["weights"]}
+for w in p["weights"]:
+    weights[w["role"]] += w["bytes"]
+p = p["plan"]
+assert p["expert_slots"] == p["expert_slot_bytes"] == 0 and p["all_experts"]
+assert p["mapped_bytes"] >= weights["experts"] + weights["attention"]
+assert run["stats"]["experts"]["slots"] == 0, run["stats"]["experts"]
+PY
+
 # refusals are those of run
 run 7 "$c" plan -m "$MODEL" --max-memory 1M --no-measure
 err "would fit: --max-memory"

@@ -248,6 +248,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         .max_rows = e->batch,
         .on_route = options->on_route,
         .on_route_ctx = options->on_route_ctx,
+        .ahead = options->ahead,
         .adjust_route = options->adjust_route,
         .adjust_route_ctx = options->adjust_route_ctx,
         .cancelled = options->cancelled,

@@ -26,6 +26,7 @@ typedef struct clb_engine_options {
     void *cancelled_ctx;
     void (*on_route)(void *ctx, const struct colibri_route *route); /* may be NULL */
     void *on_route_ctx;
+    uint32_t ahead; /* as in clb_forward_options */
     /* As in clb_forward_options; may be NULL. */
     void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
     void *adjust_route_ctx;

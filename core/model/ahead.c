@@ -12,6 +12,8 @@ int clb_forward_ahead_create(clb_forward *f, clb_error *err)
     if (!model->n_moe_layers)
         return COLIBRI_OK;
     f->n_ahead = clb_store_ahead(model->store);
+    if (f->n_ahead < f->options.ahead)
+        f->n_ahead = f->options.ahead < 2 ? f->options.ahead : 2;
     if (!f->n_ahead)
         return COLIBRI_OK;
     f->ahead_h = malloc(CLB_AHEAD_ROWS * (size_t)hp->n_embd * sizeof *f->ahead_h);

@@ -28,6 +28,7 @@ typedef struct clb_forward_options {
     /* Sees every routing decision before the experts are looked up (traces, tests); NULL: none. */
     void (*on_route)(void *ctx, const struct colibri_route *route);
     void *on_route_ctx;
+    uint32_t ahead; /* routers of so many later layers are asked ahead for on_route, 0 to 2; more if a predictor wants it */
     /* May change the decisions of one MoE layer: probs [n_rows][n_experts], ids (different ones in each
      * row) and gates [n_rows][top_k]. For tests and experiments (changed routing is lossy); NULL: none. */
     void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);

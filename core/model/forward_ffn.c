@@ -186,13 +186,14 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, c
         uint32_t got = 0;
         CLB_TRY(
             clb_store_acquire(store, moe, f->want_ids, f->want_rows, f->want_gates, n_pending, f->leases, &got, err));
-        /* Leased ones to the front of `pending`, in lease order. */
+        /* Leased ones to the front of `pending`, in lease order. The others stay in union order: the next wave's decisions
+         * must not depend on which reads came first. */
         for (uint32_t i = 0; i < got; i++) {
             uint32_t j = i;
             while (f->union_ids[f->pending[j]] != f->leases[i].expert)
                 j++;
             const uint32_t u = f->pending[j];
-            f->pending[j] = f->pending[i];
+            memmove(f->pending + i + 1, f->pending + i, (j - i) * sizeof *f->pending);
             f->pending[i] = u;
         }
         *mix = !few || got != n_union;

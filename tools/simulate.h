@@ -22,7 +22,8 @@ typedef struct clb_sim_part {
     const struct colibri_predictor *predictor; /* NULL with policy NULL: "none" */
     double *params;
     bool oracle;
-    bool hidden; /* added for the comparison: computed, not among those asked for */
+    bool added;  /* for the comparison: nobody asked for it */
+    bool hidden; /* added and not shown */
 } clb_sim_part;
 
 typedef struct clb_sim_slots {
@@ -40,7 +41,7 @@ typedef struct clb_sim_cell {
     uint64_t predictions, useful, late, wasted, cancelled, prefetched_bytes;
     double late_ns;
     double policy_ns; /* per look-up; NAN: not taken */
-    double replay_ns; /* wall time per look-up */
+    double replay_ns; /* a thread's time per look-up, everything included */
     clb_interval hit; /* in [0, 1] */
     clb_interval gap; /* share of the gap between lru and the optimum that is closed; n == 0: there is none */
     double tok_per_s; /* of decode passes; NAN: no rates */

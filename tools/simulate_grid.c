@@ -219,7 +219,6 @@ static void add_run(clb_sim_cell *c, const clb_replay_result *r)
     c->stats.bypassed += r->stats.bypassed;
     c->stats.bad_answers += r->stats.bad_answers;
     c->stats.prefetches += r->stats.prefetches;
-    c->stats.policy_ns += r->stats.policy_ns;
     c->predictions += r->predictions;
     c->useful += r->useful;
     c->late += r->late;
@@ -297,18 +296,21 @@ static void stats_worker(void *ctx, uint32_t index, uint32_t n)
 
 static void finish_cell(const clb_sim *s, clb_sim_cell *c)
 {
-    uint64_t timed = 0, wall = 0;
+    double timed = 0, weight = 0, cpu = 0;
     bool rated = true;
     for (uint32_t t = 0; t < s->n_traces; t++) {
         const clb_trace_rates r = clb_sim_rates(s, s->traces[t].trace);
         add_run(c, &c->runs[t]);
-        timed += c->runs[t].timed_lookups;
-        wall += c->runs[t].wall_ns;
+        cpu += (double)c->runs[t].cpu_ns;
+        if (!isnan(c->runs[t].policy_ns)) {
+            timed += c->runs[t].policy_ns * (double)s->traces[t].index.n_lookups;
+            weight += (double)s->traces[t].index.n_lookups;
+        }
         rated = rated && r.decode_layer_ns + r.decode_expert_ns > 0;
     }
     const clb_replay_count *const d = &c->count[CLB_COUNT_DECODE];
-    c->policy_ns = timed ? (double)c->stats.policy_ns / (double)timed : (double)NAN;
-    c->replay_ns = (double)wall / (double)lookups_of(c);
+    c->policy_ns = weight > 0 ? timed / weight : (double)NAN;
+    c->replay_ns = cpu / (double)lookups_of(c);
     c->tok_per_s = rated && d->ns > 0 ? (double)d->rows * 1e9 / d->ns : (double)NAN;
 }
 

@@ -139,7 +139,7 @@ static int add_policy(clb_sim *s, const char *item, clb_error *err)
     copy_name(item, name);
     for (uint32_t i = 0; i < s->n_policies; i++)
         if (!strcmp(s->policies[i].label, item)) {
-            s->policies[i].hidden = false;
+            s->policies[i].hidden = s->policies[i].added = false;
             return COLIBRI_OK;
         }
     CLB_TRY(grow_parts(&s->policies, s->n_policies, err));
@@ -223,8 +223,10 @@ int clb_sim_add_policies(clb_sim *s, const char *const *lists, size_t n, clb_err
         clb_error missing;
         if (!asked && add_policy(s, yardsticks[i], &missing))
             clb_logf(clb_args_log(s->args), COLIBRI_LOG_WARN, "no comparison with %s: %s", yardsticks[i], missing.msg);
-        else if (!asked)
+        else if (!asked) {
+            s->policies[before].added = true;
             s->policies[before].hidden = !s->policies[before].oracle;
+        }
     }
     return COLIBRI_OK;
 }

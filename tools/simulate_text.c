@@ -351,7 +351,7 @@ int clb_sim_bench(const clb_sim *s, FILE *f, clb_error *err)
     fprintf(f, "  %-24s  %8s  %14s  %12s\n", "policy", "slots", "look-ups / s", "ns / look-up");
     for (uint32_t k = 0; k < s->n_slots; k++)
         for (uint32_t p = 0; p < s->n_policies; p++) {
-            if (s->policies[p].hidden)
+            if (s->policies[p].added)
                 continue;
             const clb_sim_cell cell = {.policy = p, .slots = k};
             double best = 0;
@@ -364,7 +364,7 @@ int clb_sim_bench(const clb_sim *s, FILE *f, clb_error *err)
                     o.timed_one_in = 0;
                     CLB_TRY(clb_replay_run(&s->traces[t].index, &o, &r, err));
                     lookups += s->traces[t].index.n_lookups;
-                    ns += r.wall_ns;
+                    ns += r.cpu_ns;
                     clb_replay_result_free(&r);
                 }
                 best = (double)lookups * 1e9 / (double)ns > best ? (double)lookups * 1e9 / (double)ns : best;

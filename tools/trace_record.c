@@ -128,7 +128,7 @@ static int read_flags(struct job *j, clb_error *err)
             return clb_fail(err, COLIBRI_E_USAGE, "--%s goes with --teacher-forced", forced[i]);
     if (!clb_args_value(args, "output"))
         return clb_fail(err, COLIBRI_E_USAGE, "say with -o where the trace goes");
-    return COLIBRI_OK;
+    return clb_trace_flag(args, "ahead", CLB_TRACE_AHEAD_MAX, &j->info.ahead_layers, err);
 }
 
 /* ---- the trace's header ---- */
@@ -162,7 +162,6 @@ static int make_info(struct job *j, clb_error *err)
     i->n_experts = m->hp.n_experts;
     i->top_k = m->hp.top_k;
     CLB_TRY(gates_type(clb_args_value(j->args, "gates"), &i->gates, err));
-    CLB_TRY(clb_trace_flag(j->args, "ahead", CLB_TRACE_AHEAD_MAX, &i->ahead_layers, err));
     if (i->ahead_layers) {
         i->ahead_top = 2 * i->top_k < i->n_experts ? 2 * i->top_k : i->n_experts;
         CLB_TRY(clb_trace_flag(j->args, "ahead-top", i->n_experts, &i->ahead_top, err));
@@ -291,18 +290,12 @@ static int open_engine(struct job *j, clb_error *err)
         .n_sequences = 1,
         .on_route = on_route,
         .on_route_ctx = j,
+        .ahead = j->info.ahead_layers,
         .cancelled = clb_run_interrupted,
         .cancelled_ctx = j->args,
         .pin_caller = true,
     };
     return clb_engine_open(&options, &j->engine, err);
-}
-
-static int check_ahead(const struct job *j, clb_error *err)
-{
-    if (!j->info.ahead_layers)
-        return COLIBRI_OK;
-    return clb_fail(err, COLIBRI_E_UNSUPPORTED, "--ahead: this engine does not ask routers ahead");
 }
 
 /* A forced text may be longer than the context: only its windows must fit, and the session says so if they do not. */
@@ -323,7 +316,6 @@ static int record(struct job *j, clb_error *err)
 {
     const char *const out = clb_args_value(j->args, "output");
     CLB_TRY(make_info(j, err));
-    CLB_TRY(check_ahead(j, err));
     CLB_TRY(tokenize(j, err));
     CLB_TRY(clb_session_create(j->engine, &j->session, err));
     CLB_TRY(clb_trace_create(out, clb_args_has(j->args, "force"), &j->info, &j->writer, err));

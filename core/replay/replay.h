@@ -83,8 +83,8 @@ typedef struct clb_replay_result {
     uint64_t useful, late, wasted, cancelled;
     uint64_t prefetched_bytes;
     double late_ns;         /* waited for late ones */
-    uint64_t timed_lookups; /* look-ups of the passes in which stats.policy_ns was taken */
-    uint64_t wall_ns;       /* of this replay */
+    double policy_ns;       /* per look-up, median of the timed passes; NAN: there were none */
+    uint64_t cpu_ns;        /* this thread's, of this replay */
     const char *misbehaved; /* the policy's answer had to be replaced: what was wrong; NULL */
     uint32_t used_slots;
 } clb_replay_result;

@@ -8,15 +8,18 @@ struct member {
     uint32_t u, slot, result; /* u: index into the union */
 };
 
-/* A guess on its way or waiting to be used. */
+#define CLB_REPLAY_RANKS 32u /* places in a predictor's list that are told apart */
+
+/* A guess on its way, or there and not judged. */
 struct guess {
     uint32_t layer, expert, slot;
-    uint32_t placed; /* visit */
-    double asked;    /* when */
-    double left;     /* ns of the drive's time still to be spent on it */
-    double whole;    /* at first */
-    double arrives;  /* 0: not read to the end yet */
-    bool arrived, used;
+    uint32_t rank;
+    double asked;   /* when */
+    double left;    /* of the drive's time, ns */
+    double whole;   /* at first */
+    double arrives; /* 0: not read to the end yet */
+    bool arrived;   /* the cache knows, or it never will */
+    bool judged;    /* its layer's turn has come */
 };
 
 struct replay {
@@ -40,6 +43,8 @@ struct replay {
     uint32_t ahead_rows;
     uint64_t needed_bytes, missed_bytes;
     uint32_t window_passes;
+    double *times; /* of the policy, per look-up: one of each timed pass */
+    uint32_t n_times;
     uint64_t window_lookups, window_hits;
     /* time, ns */
     double now, stall;
@@ -49,7 +54,9 @@ struct replay {
     const struct colibri_predictor *predictor;
     void *predictor_self;
     struct guess *guesses; /* in the order in which they were placed */
-    uint32_t n_guesses, cap_guesses;
+    uint32_t n_guesses;
+    double worth[CLB_REPLAY_RANKS]; /* share of guesses of this rank that were used, of late */
+    uint32_t held_back[CLB_REPLAY_RANKS];
     struct colibri_prediction *predictions;
 };
 
@@ -63,13 +70,12 @@ int clb_prefetch_open(struct replay *r, clb_error *err);
 void clb_prefetch_close(struct replay *r);
 /* What the drive has done by now. */
 void clb_prefetch_advance(struct replay *r);
-void clb_prefetch_ask(struct replay *r, uint32_t layer);
-/* A slot is about to be taken. */
-void clb_prefetch_used(struct replay *r, uint32_t slot);
+/* The layer was routed: guesses for it have come true or not. */
+void clb_prefetch_judge(struct replay *r, uint32_t layer);
+/* Asks for guesses and has them read. */
+void clb_prefetch_act(struct replay *r, uint32_t layer, uint32_t n_rows);
 /* When the bytes of a guess that is being taken will be there; the drive drops everything else for it. */
 double clb_prefetch_arrival(struct replay *r, uint32_t slot);
-/* The layer was visited: guesses for it have come true or not. */
-void clb_prefetch_settle(struct replay *r, uint32_t layer);
 /* All guesses end. */
 void clb_prefetch_drop(struct replay *r);
 

@@ -225,7 +225,7 @@ int clb_bootstrap_paired(const double *a, const double *b, uint32_t n, const clb
 {
     clb_bootstrap_options o;
     CLB_TRY(check_options(options, &o, err));
-    double *const d = malloc(((size_t)n + 1) * sizeof *d);
+    double *const d = calloc((size_t)n + 1, sizeof *d);
     if (!d)
         return CLB_NOMEM(err, "bootstrap");
     *out = (clb_paired){.p = 1, .detectable = INFINITY};

@@ -14,7 +14,7 @@ static double naive(const policy_host *h, uint32_t expert)
     for (uint32_t r = 0; r < h->routed_rows[layer]; r++)
         for (uint32_t k = 0; k < PH_TOP_K; k++)
             if (h->history[r][layer][k] == expert % PH_EXPERTS)
-                sum += exp2(((double)r - h->n_rows) / half_life);
+                sum += ph_decay(h->n_rows - r, half_life);
     return sum;
 }
 

@@ -11,7 +11,8 @@ static const struct colibri_expert_policy *lecar;
 static struct {
     double rate, w, u; /* w: weight of LRU; u: drawn */
     uint32_t c, most;
-    uint64_t row, rows, now, requests, draws;
+    uint64_t row, rows, now, requests;
+    test_rand rng; /* from 0, the seed of the test's host */
     bool here[PH_ALL];
     int memory[PH_ALL]; /* 1: LRU let it go, 2: LFU */
     uint64_t left[PH_ALL], time[PH_ALL], last[PH_ALL];
@@ -20,12 +21,7 @@ static struct {
 
 static double draw(void)
 {
-    test_rand rng = {0}; /* the seed of the test's host; every number from the start */
-    uint64_t value = 0;
-    x.draws++;
-    for (uint64_t i = 0; i < x.draws; i++)
-        value = test_rand_u64(&rng);
-    return (double)(value >> 11) * 0x1p-53;
+    return (double)(test_rand_u64(&x.rng) >> 11) * 0x1p-53;
 }
 
 static void naive_reset(void *self)

@@ -2,8 +2,6 @@
 #include "support/component.h"
 #include "support/policy_twin.h"
 
-#include <math.h>
-
 static const struct colibri_expert_policy *lfru;
 static double half_life, step, margin;
 
@@ -16,7 +14,7 @@ static double heat(const policy_host *h, uint32_t expert, long *last)
     for (uint32_t r = 0; r < h->routed_rows[layer]; r++)
         for (uint32_t k = 0; k < PH_TOP_K; k++)
             if (h->history[r][layer][k] == expert % PH_EXPERTS) {
-                sum += exp2(((double)r - (h->n_rows - 1)) / half_life);
+                sum += ph_decay(h->n_rows - 1 - r, half_life);
                 *last = (long)r * PH_LAYERS + (long)layer;
             }
     return sum;

@@ -1,10 +1,11 @@
-/* A small host for expert policies: feeds events in the store's order, asks for victims, remembers everything, so that a
- * test can compare with what a naive look at the whole history says. Decode rows of one sequence. */
+/* A small host for expert policies: feeds events in the store's order, asks for victims, remembers everything, so that
+ * a test can compare with what a naive look at the whole history says. Decode rows of one sequence. */
 #ifndef TEST_POLICY_HOST_H
 #define TEST_POLICY_HOST_H
 
 #include "support.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ enum { PH_LAYERS = 3, PH_EXPERTS = 12, PH_TOP_K = 2, PH_ALL = PH_LAYERS * PH_EXP
 typedef struct policy_host {
     const struct colibri_expert_policy *policy;
     void *self;
-    uint32_t slots;  /* per layer, or of the pool */
+    uint32_t slots; /* per layer, or of the pool */
     bool global;
     uint64_t step;
     uint32_t n_rows; /* of the history */
@@ -81,7 +82,8 @@ static inline void ph_reset(policy_host *h)
 
 static inline void ph_begin(policy_host *h, const uint8_t (*rows)[PH_LAYERS][PH_TOP_K], uint32_t n)
 {
-    const struct colibri_step step = {sizeof step, n > 1 ? COLIBRI_PHASE_PREFILL : COLIBRI_PHASE_DECODE, h->step++, n, 1};
+    const struct colibri_step step = {sizeof step, n > 1 ? COLIBRI_PHASE_PREFILL : COLIBRI_PHASE_DECODE, h->step++, n,
+                                      1};
     assert_true(h->n_rows + n <= PH_MOST_ROWS);
     memcpy(h->history + h->n_rows, rows, n * sizeof *rows);
     h->n_rows += n;
@@ -146,7 +148,9 @@ static inline void ph_layer(policy_host *h, uint32_t layer, uint32_t n, ph_check
     h->routed_rows[layer] = h->n_rows;
     for (uint32_t u = 0; u < n_union; u++) {
         const uint32_t e = layer * PH_EXPERTS + union_ids[u];
-        access[u] = (struct colibri_access){.layer = layer, .expert = union_ids[u], .rows = union_rows[u],
+        access[u] = (struct colibri_access){.layer = layer,
+                                            .expert = union_ids[u],
+                                            .rows = union_rows[u],
                                             .result = h->resident[e] ? COLIBRI_ACCESS_HIT : COLIBRI_ACCESS_MISS};
         if (h->resident[e])
             continue;
@@ -186,6 +190,18 @@ static inline void ph_pass(policy_host *h, const uint8_t (*rows)[PH_LAYERS][PH_T
         ph_layer(h, layer, n, check);
 }
 
+/* 2^(-age / half_life), from a table: naive rules ask for it a few million times. */
+static inline double ph_decay(uint32_t age, double half_life)
+{
+    static double table[PH_MOST_ROWS + 1], life;
+    if (life < half_life || life > half_life) {
+        life = half_life;
+        for (uint32_t i = 0; i <= PH_MOST_ROWS; i++)
+            table[i] = exp2(-(double)i / life);
+    }
+    return table[age];
+}
+
 /* Rows with favourites that drift: something to remember and something to forget. */
 static inline void ph_random_rows(test_rand *rng, uint8_t (*rows)[PH_LAYERS][PH_TOP_K], uint32_t n)
 {
@@ -194,7 +210,8 @@ static inline void ph_random_rows(test_rand *rng, uint8_t (*rows)[PH_LAYERS][PH_
         for (uint32_t l = 0; l < PH_LAYERS; l++) {
             if (test_rand_below(rng, 40) == 0)
                 favourite = test_rand_below(rng, PH_EXPERTS);
-            uint32_t e = test_rand_below(rng, 3) ? favourite + test_rand_below(rng, 4) : test_rand_below(rng, PH_EXPERTS);
+            uint32_t e =
+                test_rand_below(rng, 3) ? favourite + test_rand_below(rng, 4) : test_rand_below(rng, PH_EXPERTS);
             rows[r][l][0] = (uint8_t)(e % PH_EXPERTS);
             rows[r][l][1] = (uint8_t)((e + 1 + test_rand_below(rng, PH_EXPERTS - 1)) % PH_EXPERTS);
         }

@@ -193,9 +193,10 @@ static void report_block(worker *w, const clb_pack_run *run, uint64_t block, boo
 
 static bool allocate(worker *w, uint64_t buffer)
 {
-    uint8_t *p = aligned_alloc(PAGE, 3 * (size_t)buffer + 2 * PAGE + sizeof(XXH3_state_t));
-    if (!p)
+    void *room;
+    if (posix_memalign(&room, PAGE, 3 * (size_t)buffer + 2 * PAGE + sizeof(XXH3_state_t)))
         return false;
+    uint8_t *p = room;
     w->pages = p;
     w->rows = p + buffer + 2 * PAGE;
     w->own = w->rows + buffer;

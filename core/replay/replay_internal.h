@@ -60,6 +60,14 @@ struct replay {
     struct colibri_prediction *predictions;
 };
 
+/* pools.c */
+struct clb_replay_pools {
+    uint32_t *of, *slots; /* [n_layers] */
+    uint32_t n;
+};
+int clb_replay_pools_make(const clb_trace_info *info, uint32_t n_slots, bool layer_pools, struct clb_replay_pools *out,
+                          clb_error *err);
+
 /* timing.c */
 void clb_timing_layer(struct replay *r, uint32_t n_rows);
 void clb_timing_wave(struct replay *r, uint32_t layer, uint32_t n, uint32_t n_rows);

@@ -34,8 +34,9 @@ static void print_head(const clb_comparison *c)
         printf("A and B have the same settings: what differs below is noise\n");
     print_side(&c->side[0]);
     print_side(&c->side[1]);
-    printf("%u prompts, %u rounds, up to %u tokens each, seed %llu; %u complete pairs\n", c->prompts.n, c->rounds,
-           c->n_tokens, (unsigned long long)c->seed, c->summary.n_pairs);
+    printf("%u prompt%s, %u round%s, up to %u tokens each, seed %llu; %u complete pairs\n", c->prompts.n,
+           c->prompts.n == 1 ? "" : "s", c->rounds, c->rounds == 1 ? "" : "s", c->n_tokens, (unsigned long long)c->seed,
+           c->summary.n_pairs);
     printf("cache: %s\n", c->warm ? "warm, kept from prompt to prompt on each side"
                                   : "cold, expert slots emptied and page cache dropped before every prompt");
     printf("order: %s\n\n", c->together

@@ -17,7 +17,7 @@ static const char clb_page_style[] =
     "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
     "h1{font-size:24px;margin:0 0 4px}header p{margin:0 0 4px;color:var(--dim)}"
     "header{display:flex;justify-content:space-between;gap:24px;margin-bottom:22px}\n"
-    "main{display:grid;grid-template-columns:repeat(auto-fit,minmax(540px,1fr));gap:20px}"
+    "main{display:grid;align-items:start;grid-template-columns:repeat(auto-fit,minmax(540px,1fr));gap:20px}"
     "@media(max-width:620px){main{grid-template-columns:1fr}}"
     "figure{margin:0;padding:14px 16px 12px;border:1px solid "
     "var(--rule);border-radius:8px;background:var(--panel);min-width:0}"

@@ -205,8 +205,7 @@ void clb_io_get_stats(const clb_io *io, clb_io_stats *out)
         const clb_io_drive *d = &io->drives[i];
         out->n_drives += i < io->files[0].n_copies && !io->files[0].copies[i].out && !d->out;
         out->drive_bytes[i] = d->bytes;
-        out->drive_bytes_per_second[i] =
-            d->rate > 0 || !d->window_ns ? d->rate : (double)d->window_bytes * 1e9 / (double)d->window_ns;
+        out->drive_bytes_per_second[i] = clb_io_drive_rate(io, i);
     }
     pthread_mutex_unlock(lock_of(io));
 }

@@ -30,16 +30,19 @@
 #define COMPARE_BLOCKS 32u
 #define COMPARE_BYTES  4096u
 
-/* A measurement of a drive's speed takes this long. It ends between two looks at the drive: pieces that were found
- * complete at one look took their time together. */
-#define WINDOW_NS ((uint64_t)20000000)
-#define LOOK_NS   ((uint64_t)20000)
+/* A measurement of a drive's speed takes this long, and as many pieces: one alone may have been late because a thread
+ * was. It ends between two looks at the drive: pieces that were found complete at one look took their time together. */
+#define WINDOW_NS      ((uint64_t)20000000)
+#define MOST_WINDOW_NS ((uint64_t)500000000)
+#define WINDOW_PIECES  4u
+#define LOOK_NS        ((uint64_t)20000)
 /* By how much the best measurement fades with each later one: what a drive can do is seen when it is asked for enough.
  */
 #define PEAK_FADES 0.98
-/* A drive that gets nothing because it was slow once is tried again after this time: prefetch reads first. */
-#define RETRY_PREFETCH_NS ((uint64_t)2000000000)
-#define RETRY_DEMAND_NS   ((uint64_t)10000000000)
+/* A drive that gets nothing because it was slow is asked for a piece after this many times what the piece will take if
+ * it still is: what that costs is bounded, and more so for demand reads. */
+#define RETRY_PREFETCH 10.0
+#define RETRY_DEMAND   50.0
 
 static uint64_t direct_align(int fd)
 {
@@ -254,14 +257,24 @@ void clb_io_drives_close(clb_io *io)
     free(io->files);
 }
 
+double clb_io_drive_rate(const clb_io *io, uint32_t drive)
+{
+    const clb_io_drive *d = &io->drives[drive];
+    if (d->rate > 0 || d->window_bytes < WINDOW_PIECES * io->piece_bytes || !d->window_ns)
+        return d->rate;
+    return (double)d->window_bytes * 1e9 / (double)d->window_ns; /* of the first measurement, which goes on */
+}
+
 /* When a drive would be through with `bytes` more, in its own terms: bytes over bytes per second. A drive of unknown
  * speed counts as fast as the fastest known one, so that it is tried. */
 static double through_after(const clb_io *io, uint32_t drive, uint64_t bytes)
 {
-    double rate = io->drives[drive].rate, best = 0;
+    double rate = clb_io_drive_rate(io, drive), best = 0;
     if (rate <= 0) {
-        for (uint32_t i = 0; i < io->n_drives; i++)
-            best = io->drives[i].rate > best ? io->drives[i].rate : best;
+        for (uint32_t i = 0; i < io->n_drives; i++) {
+            const double other = clb_io_drive_rate(io, i);
+            best = other > best ? other : best;
+        }
         rate = best > 0 ? best : 1e9;
     }
     return (double)(io->drives[drive].bytes_in_flight + bytes) / rate;
@@ -280,7 +293,8 @@ uint32_t clb_io_choose(clb_io *io, const clb_io_opened *file, uint32_t tried, ui
                 continue;
             const clb_io_drive *d = &io->drives[i];
             if (!out && d->rate > 0 && !d->in_flight &&
-                now - d->last_issue_ns > (demand ? RETRY_DEMAND_NS : RETRY_PREFETCH_NS))
+                (double)(now - d->last_issue_ns) >
+                    (demand ? RETRY_DEMAND : RETRY_PREFETCH) * (double)bytes * 1e9 / d->rate)
                 return i;
             const double t = through_after(io, i, bytes);
             if (best == CLB_IO_NONE || t < best_time) {
@@ -306,7 +320,8 @@ void clb_io_drive_ends(clb_io *io, uint32_t drive, uint64_t asked, uint64_t deli
     clb_io_drive *d = &io->drives[drive];
     assert(d->in_flight && d->bytes_in_flight >= asked);
     const uint64_t ns = now - d->busy_since;
-    if (d->window_ns >= (ns > LOOK_NS ? WINDOW_NS : 2 * WINDOW_NS)) {
+    const bool enough = d->window_bytes >= WINDOW_PIECES * io->piece_bytes || d->window_ns >= MOST_WINDOW_NS;
+    if (enough && d->window_ns >= (ns > LOOK_NS ? WINDOW_NS : 2 * WINDOW_NS)) {
         const double rate = (double)d->window_bytes * 1e9 / (double)d->window_ns;
         d->rate = d->rate > 0 ? 0.7 * d->rate + 0.3 * rate : rate;
         d->best = rate > PEAK_FADES * d->best ? rate : PEAK_FADES * d->best;

@@ -166,6 +166,8 @@ void clb_io_drives_close(clb_io *io);
 /* The copy to read a piece from that has tried those of the mask `tried`; CLB_IO_NONE if all failed. */
 uint32_t clb_io_choose(clb_io *io, const clb_io_opened *file, uint32_t tried, uint64_t bytes, bool demand,
                        uint64_t now);
+/* Bytes per second of the recent past; 0: too little was read to tell. */
+double clb_io_drive_rate(const clb_io *io, uint32_t drive);
 void clb_io_drive_begins(clb_io *io, uint32_t drive, uint64_t bytes, uint64_t now);
 void clb_io_drive_ends(clb_io *io, uint32_t drive, uint64_t asked, uint64_t delivered, uint64_t now);
 

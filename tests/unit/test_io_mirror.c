@@ -41,6 +41,16 @@ static void read_a_lot(io_rig *rig, uint32_t rounds)
     }
 }
 
+/* Reads until a drive was found bad; on a busy machine, one may seem slow and be asked for little at first. */
+static void read_until_out(io_rig *rig)
+{
+    clb_io_stats stats;
+    for (uint32_t i = 0; clb_io_get_stats(rig->io, &stats), stats.n_drives > 1; i++) {
+        assert_true(i < 1000);
+        read_a_lot(rig, 1);
+    }
+}
+
 static void shared_evenly(int engine)
 {
     static io_rig rig;
@@ -60,22 +70,25 @@ static void shared_evenly(int engine)
     rig_destroy(&rig);
 }
 
-/* A drive that is five times slower than the other gets about a sixth of the bytes, and both together are faster than
- * the fast one alone. */
+/* A drive that is far slower than the other gets next to nothing: by the lengths of their queues alone it would get a
+ * fifth. */
 static void slow_mirror(int engine)
 {
     static io_rig rig;
     static mirrors m;
-    const clb_io_faults slow = {.bytes_per_second = 20000000, .drives = 2};
+    const clb_io_faults slow = {.bytes_per_second = 2000000, .drives = 2};
     open_mirrored(&rig, &m, engine, 1, &slow);
     read_a_lot(&rig, 2); /* until the speeds are known */
     clb_io_reset_stats(rig.io);
-    read_a_lot(&rig, 6);
+    for (uint32_t i = 0; i < 40; i++) {
+        rig_submit(&rig, 0, i * 1000u, 20 * PIECE, CLB_IO_DEMAND);
+        rig_collect_all(&rig);
+    }
     clb_io_stats stats;
     clb_io_get_stats(rig.io, &stats);
     assert_int_equal(stats.n_drives, 2);
-    assert_true(stats.drive_bytes_per_second[1] < 22000000);
-    assert_true(stats.drive_bytes[1] < stats.bytes / 5); /* the other one is not held back: a cached file */
+    assert_true(stats.drive_bytes_per_second[1] < 2200000);
+    assert_true(stats.drive_bytes[1] < stats.bytes / 12); /* the other one is not held back: a cached file */
     rig_destroy(&rig);
 }
 
@@ -84,9 +97,10 @@ static void one_fails(int engine)
     for (uint32_t bad = 0; bad < 2; bad++) {
         static io_rig rig;
         static mirrors m;
-        const clb_io_faults dead = {.fail_first = 20, .fail_count = UINT64_MAX, .fail_errno = EIO, .drives = 1u << bad};
+        const clb_io_faults dead = {.fail_first = 3, .fail_count = UINT64_MAX, .fail_errno = EIO, .drives = 1u << bad};
         open_mirrored(&rig, &m, engine, 1, &dead);
         read_a_lot(&rig, 3); /* all arrive, with the right bytes */
+        read_until_out(&rig);
         clb_io_stats stats;
         clb_io_get_stats(rig.io, &stats);
         assert_int_equal(stats.n_drives, 1);
@@ -139,7 +153,7 @@ static void copy_shrinks(int engine)
     rig_open(&rig, engines[engine], CLB_IO_DIRECT_OFF, &options);
     read_a_lot(&rig, 1);
     assert_int_equal(truncate(m.paths[0], 1000), 0);
-    read_a_lot(&rig, 2);
+    read_until_out(&rig);
     assert_true(rig_logged(&rig, "shrank"));
     clb_io_stats stats;
     clb_io_get_stats(rig.io, &stats);

@@ -102,9 +102,12 @@ static void short_wait(int engine)
 {
     static io_rig rig;
     open_slow(&rig, engine, 32);
+    const uint64_t before = pieces_issued(&rig), begin = clb_now_ns();
     rig_submit(&rig, 0, 0, 80 * PIECE, CLB_IO_PREFETCH);
     rig_submit(&rig, 2, 0, 80 * PIECE, CLB_IO_PREFETCH);
     usleep(5000);
+    const uint64_t issued = pieces_issued(&rig) - before;
+    assert_true(issued >= 4 && issued <= 4 + (clb_now_ns() - begin) / 2000000 + 1);
     rig_submit(&rig, 1, 0, PIECE, CLB_IO_DEMAND);
     const clb_io_done done = rig_collect(&rig);
     assert_int_equal(done.tag, 1);
@@ -138,6 +141,17 @@ static void busy_time(int engine)
         clb_io_get_stats(rig.io, &stats);
         assert_true(stats.busy_ns == busy);
     }
+    /* Nor while nothing is asked for between two reads. */
+    clb_io_reset_stats(rig.io);
+    const uint64_t begin = clb_now_ns();
+    for (int i = 0; i < 2; i++) {
+        usleep(100000);
+        rig_submit(&rig, 0, 0, PIECE, CLB_IO_DEMAND);
+        rig_collect_all(&rig);
+    }
+    clb_io_stats idle;
+    clb_io_get_stats(rig.io, &idle);
+    assert_true(idle.busy_ns >= 3900000 && idle.busy_ns + 199000000 < clb_now_ns() - begin);
     /* The speed that is reported is that of the drive. */
     for (uint32_t i = 0; i < 4; i++) {
         rig_submit(&rig, 0, 0, 40 * PIECE, CLB_IO_DEMAND);

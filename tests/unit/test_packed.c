@@ -288,7 +288,7 @@ static void found(void *ctx, const char *file, const char *what)
 
 static void flip(const char *path, uint64_t at)
 {
-    unsigned char b;
+    unsigned char b = 0;
     const int fd = open(path, O_RDWR);
     assert_true(fd >= 0 && pread(fd, &b, 1, (off_t)at) == 1);
     b ^= 0x40;

@@ -266,7 +266,7 @@ static void quantized_experts(void **state)
 
 static void flip(uint64_t at)
 {
-    unsigned char b;
+    unsigned char b = 0;
     const int fd = open(packed_path, O_RDWR);
     assert_true(fd >= 0 && pread(fd, &b, 1, (off_t)at) == 1);
     b ^= 0x40;

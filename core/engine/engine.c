@@ -6,7 +6,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
-#include "engine/profile_file.h"
+#include "engine/expert_profile.h"
 #include "engine/store_settings.h"
 #include "plan/memory.h"
 #include "plugin/open.h"
@@ -238,7 +238,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         return COLIBRI_OK;
     CLB_TRY(load(e, options, err));
     if (e->model->n_moe_layers)
-        CLB_TRY(clb_profile_open(config, e->model, path, e->log, &e->profile, err));
+        CLB_TRY(clb_expert_profile_open(config, e->model, path, e->log, &e->profile, err));
     CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
                                 e->log, &e->kv, err));
     const clb_forward_options forward = {
@@ -283,7 +283,7 @@ void clb_engine_close(clb_engine *e)
     if (!e)
         return;
     if (e->profile && e->forward) /* a half-open engine has learned nothing */
-        clb_profile_save(e->model, e->profile, e->log);
+        clb_expert_profile_save(e->model, e->profile, e->log);
     free(e->profile);
     clb_forward_destroy(e->forward);
     if (e->kv)

@@ -1,6 +1,6 @@
 /* Routers of later layers, asked before their turn. The residual stream changes little from one layer to the next, so
- * layer l + 1's norm and router, applied to what layer l sees, name most of the experts that l + 1 will choose (Eliseev and
- * Mazur, arXiv:2312.17238). Costs one norm and one small product per layer and row; results are only a hint. */
+ * layer l + 1's norm and router, applied to what layer l sees, name most of the experts that l + 1 will choose (Eliseev
+ * and Mazur, arXiv:2312.17238). Costs one norm and one small product per layer and row; results are only a hint. */
 #include <stdlib.h>
 
 #include "model/forward_internal.h"

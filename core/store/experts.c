@@ -122,7 +122,8 @@ static int make_arena(clb_store *store, const struct pools *p, clb_error *err)
     clb_experts *x = store->experts;
     uint32_t first = 0;
     for (uint32_t i = 0; i < p->n; i++) {
-        x->places[i] = (struct clb_slot_place){.slot_bytes = p->slot_bytes[i], .arena_at = x->arena_bytes, .first = first};
+        x->places[i] =
+            (struct clb_slot_place){.slot_bytes = p->slot_bytes[i], .arena_at = x->arena_bytes, .first = first};
         first += p->slots[i];
         x->arena_bytes += p->slots[i] * p->slot_bytes[i];
     }
@@ -219,8 +220,8 @@ static bool allocate(clb_experts *x, struct pools *p)
     p->of_layer = calloc(layers, sizeof *p->of_layer);
     p->slots = calloc(layers, sizeof *p->slots);
     p->slot_bytes = calloc(layers, sizeof *p->slot_bytes);
-    return x->class_of && x->mapped && x->part_at && x->places && x->verified && x->wave && x->missing && x->accesses && p->of_layer &&
-           p->slots && p->slot_bytes;
+    return x->class_of && x->mapped && x->part_at && x->places && x->verified && x->wave && x->missing && x->accesses &&
+           p->of_layer && p->slots && p->slot_bytes;
 }
 
 static bool direct_fits(const clb_experts *x)

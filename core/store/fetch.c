@@ -2,8 +2,8 @@
  *
  * Bytes are read straight into the slot. Direct reads begin at any byte of the first page there (`lead`), and rows of a
  * GGUF must still be packed, so both are done in place: a group of 16 rows is copied to a small buffer and packed from
- * there to its final place, which never lies above it. Several workers share a matrix; the bytes that one worker's first
- * group would overwrite while another still needs them are put aside before they start. */
+ * there to its final place, which never lies above it. Several workers share a matrix; the bytes that one worker's
+ * first group would overwrite while another still needs them are put aside before they start. */
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -45,9 +45,10 @@ int clb_store_open_io(clb_store *store, bool direct_fits, clb_error *err)
     if (store->in_memory)
         return COLIBRI_OK;
     if (!direct_fits && o->direct == CLB_IO_DIRECT_ON)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
-                        "--direct on: the experts of this model are too small for direct reads of a GGUF file (pack it with "
-                        "`colibri pack`, or use --direct off)");
+        return clb_fail(
+            err, COLIBRI_E_UNSUPPORTED,
+            "--direct on: the experts of this model are too small for direct reads of a GGUF file (pack it with "
+            "`colibri pack`, or use --direct off)");
     clb_io_file *files = calloc(n, sizeof *files);
     char **mirrors = NULL;
     int rc = files ? mirror_paths(store, &mirrors, err) : CLB_NOMEM(err, "reading experts");
@@ -310,7 +311,8 @@ static int fetch_now(clb_store *store, uint32_t slot, clb_error *err)
     const clb_cache_slot *s = &x->cache->slots[slot];
     clb_read reads[CLB_PARTS];
     uint32_t n;
-    clb_expert_reads(&x->layers[s->layer], s->expert, clb_expert_data(x, slot), &x->part_at[s->layer * CLB_PARTS], reads, &n);
+    clb_expert_reads(&x->layers[s->layer], s->expert, clb_expert_data(x, slot), &x->part_at[s->layer * CLB_PARTS],
+                     reads, &n);
     CLB_TRY(clb_store_read_now(store, reads, n, err));
     clb_cache_arrived(x->cache, slot);
     return COLIBRI_OK;
@@ -342,9 +344,8 @@ int clb_expert_fetch(clb_store *store, uint32_t slot, enum clb_io_priority prior
                                    .priority = (uint8_t)priority};
     for (uint32_t p = 0; p < CLB_PARTS && !block; p++) {
         clb_io_read *r = &reads[n++];
-        *r = (clb_io_read){.dst = data + x->part_at[s->layer * CLB_PARTS + p],
-                           .tag = slot * 4 + p,
-                           .priority = (uint8_t)priority};
+        *r = (clb_io_read){
+            .dst = data + x->part_at[s->layer * CLB_PARTS + p], .tag = slot * 4 + p, .priority = (uint8_t)priority};
         r->offset = part_place(l, p, s->expert, &r->size, &r->file);
     }
     f->left = (uint8_t)n;
@@ -424,8 +425,8 @@ int clb_expert_convert(clb_store *store, uint32_t slot, clb_error *err)
         const clb_arrival a = {.m = &l->part[p],
                                .base = data + x->part_at[s->layer * CLB_PARTS + p],
                                .lead = clb_io_lead(store->io, at),
-                               .plain = l->part[p].format->layout == COLIBRI_LAYOUT_ROWS ||
-                                        l->source[p].tensors[0]->packed};
+                               .plain =
+                                   l->part[p].format->layout == COLIBRI_LAYOUT_ROWS || l->source[p].tensors[0]->packed};
         if (a.plain && !a.lead)
             continue;
         CLB_TRY(clb_store_add_arrival(store, &a, err));

@@ -1,8 +1,8 @@
 /* The host of predictors: which guesses are read ahead, and what becomes of them.
  *
- * A guess is worth reading as long as guesses like it were: for each place in the predictor's list (best first) the share
- * that was used is averaged, and places whose share falls below LEAST_WORTH are read only now and then, to see whether
- * that has changed. So a predictor that does not fit the model costs little, whatever it claims. */
+ * A guess is worth reading as long as guesses like it were: for each place in the predictor's list (best first) the
+ * share that was used is averaged, and places whose share falls below LEAST_WORTH are read only now and then, to see
+ * whether that has changed. So a predictor that does not fit the model costs little, whatever it claims. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,8 +137,8 @@ static bool worth_it(clb_store *store, uint32_t place)
     return false;
 }
 
-/* A pass with many rows wants nearly every expert of every layer: then the next layer's are read ahead, and nobody has to
- * guess which. */
+/* A pass with many rows wants nearly every expert of every layer: then the next layer's are read ahead, and nobody has
+ * to guess which. */
 static uint32_t next_layer(clb_store *store, uint32_t layer)
 {
     const clb_experts *x = store->experts;

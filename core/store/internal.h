@@ -11,11 +11,11 @@
 
 /* An expert on its way into a slot. */
 typedef struct clb_fetch {
-    uint8_t left;      /* reads not complete */
-    uint8_t arrived;   /* bit p: the bytes of part p are there, but not yet converted */
+    uint8_t left;    /* reads not complete */
+    uint8_t arrived; /* bit p: the bytes of part p are there, but not yet converted */
     bool failed;
-    bool cancelled;    /* a guess that is being called off */
-    clb_error *err;    /* of the first failed read, owned; NULL: none */
+    bool cancelled; /* a guess that is being called off */
+    clb_error *err; /* of the first failed read, owned; NULL: none */
 } clb_fetch;
 
 /* One expert of the wave that is being handed out. */
@@ -34,7 +34,7 @@ typedef struct clb_guess {
     uint32_t layer, expert, rank;
 } clb_guess;
 
-#define CLB_GUESS_RANKS 32u
+#define CLB_GUESS_RANKS  32u
 #define CLB_MOST_GUESSES 512u
 
 /* Host of the predictor (guess.c). */
@@ -175,8 +175,8 @@ int clb_store_convert(clb_store *store, clb_error *err);
 /* Compares the checksum of a packed block; a difference is the error of whoever finds it first. [any-thread] */
 void clb_store_verify(clb_store *store, const clb_arrival *a, atomic_bool *failed, clb_error *err);
 
-/* Of a packed file: the tensor that tells where the layer's blocks are, each of which holds all parts of an expert; NULL
- * if parts are read one by one. */
+/* Of a packed file: the tensor that tells where the layer's blocks are, each of which holds all parts of an expert;
+ * NULL if parts are read one by one. */
 const clb_gguf_tensor *clb_expert_block(const clb_expert_layer *l);
 /* Starts reading an expert into its slot. */
 int clb_expert_fetch(clb_store *store, uint32_t slot, enum clb_io_priority priority, clb_error *err);
@@ -200,8 +200,8 @@ void clb_guesses_step(clb_store *store, const struct colibri_step *step);
 void clb_guesses_judge(clb_store *store, const struct colibri_route *route);
 /* After the demand reads of a layer are under way: reads ahead what is worth it. */
 int clb_guesses_act(clb_store *store, uint32_t layer, clb_error *err);
-/* Brings one guess that has arrived into the form that is multiplied; *did: there was one. For times when there is nothing
- * else to do. */
+/* Brings one guess that has arrived into the form that is multiplied; *did: there was one. For times when there is
+ * nothing else to do. */
 int clb_guesses_convert(clb_store *store, bool *did, clb_error *err);
 void clb_guesses_forget(clb_store *store);
 

@@ -1,7 +1,7 @@
 /* Streamed dense layers: a few slots, filled in the order in which a pass asks for them, round and round.
  *
- * Each pass visits the same layers in the same order, so what is read next is never a guess: as soon as a layer has been
- * used, its slot takes the next one that is not there. */
+ * Each pass visits the same layers in the same order, so what is read next is never a guess: as soon as a layer has
+ * been used, its slot takes the next one that is not there. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "store/internal.h"
 
-#define NOWHERE     UINT32_MAX
-#define MOST_PARTS  32u /* matrices of a layer */
+#define NOWHERE    UINT32_MAX
+#define MOST_PARTS 32u /* matrices of a layer */
 
 struct stream_part {
     clb_matrix *m;
@@ -29,8 +29,8 @@ struct stream_layer {
 
 struct stream_slot {
     uint8_t *data;
-    uint32_t holds; /* index of a layer, or NOWHERE */
-    uint32_t left;  /* reads not complete */
+    uint32_t holds;   /* index of a layer, or NOWHERE */
+    uint32_t left;    /* reads not complete */
     uint32_t arrived; /* bit per part: there, not converted */
     bool failed;
     bool in_use;

@@ -143,22 +143,23 @@ uint32_t clb_store_ahead(const clb_store *store);
 
 /* ---- streamed dense layers ---- */
 
-/* A matrix of streamed layer `layer`; before clb_store_open_layers. m->data is set between layer_begin and layer_end. */
+/* A matrix of streamed layer `layer`; before clb_store_open_layers. m->data is set between layer_begin and layer_end.
+ */
 int clb_store_stream_matrix(clb_store *store, uint32_t layer, const clb_gguf_tensor *t, uint64_t offset, clb_matrix *m,
                             clb_error *err);
 /* n_slots slots, each as large as the largest streamed layer; reading starts at once. */
 int clb_store_open_layers(clb_store *store, uint32_t n_slots, clb_error *err);
 /* Bytes of the slot that a layer of these matrices wants. */
 uint64_t clb_store_layer_room(const clb_matrix *const *matrices, uint32_t n);
-/* Around each layer of a pass, in ascending order; nothing for layers that are not streamed. begin waits until the layer
- * is there. */
+/* Around each layer of a pass, in ascending order; nothing for layers that are not streamed. begin waits until the
+ * layer is there. */
 int clb_store_layer_begin(clb_store *store, uint32_t layer, clb_error *err);
 void clb_store_layer_end(clb_store *store, uint32_t layer);
 
 typedef struct clb_store_stats {
-    uint64_t resident_bytes;     /* matrices and vectors outside slots */
-    uint64_t slot_bytes;         /* all slots */
-    uint32_t n_slots, n_experts; /* in total */
+    uint64_t resident_bytes;                             /* matrices and vectors outside slots */
+    uint64_t slot_bytes;                                 /* all slots */
+    uint32_t n_slots, n_experts;                         /* in total */
     uint64_t hits, misses, late, evictions, bad_answers; /* late: asked for while a prefetch was bringing it */
     uint64_t bypassed;
     uint64_t load_bytes;        /* read while loading */
@@ -171,9 +172,9 @@ typedef struct clb_store_stats {
     const char *predictor;               /* NULL: none */
     uint64_t guesses, guess_bytes;       /* experts read ahead */
     uint64_t guess_useful, guess_late, guess_wasted, guess_cancelled;
-    uint64_t guess_held_back;            /* not read since their like had not been worth it */
+    uint64_t guess_held_back; /* not read since their like had not been worth it */
     uint64_t streamed_layers, layer_bytes_read, layer_slot_bytes;
-    bool reads_ahead;                    /* io is valid: something is read while computing */
+    bool reads_ahead; /* io is valid: something is read while computing */
     clb_io_stats io;
 } clb_store_stats;
 void clb_store_get_stats(const clb_store *store, clb_store_stats *out);

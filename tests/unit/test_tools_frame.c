@@ -5,6 +5,13 @@
 #include "../../tools/args.c"
 #include "../../tools/term.c"
 
+/* Of tools/profile.c, which needs the installed tree; no test here names a profile. */
+int clb_profile_path(const char *name, char out[PATH_MAX], clb_error *err)
+{
+    (void)out;
+    return clb_fail(err, COLIBRI_E_NOT_FOUND, "no profile is called '%s'", name);
+}
+
 static const clb_flag own_flags[] = {
     {"output", 'o', "FILE", "where to", false},
     {"tag", 0, "TEXT", "may be repeated", true},

@@ -1,4 +1,4 @@
-#include "engine/profile_file.h"
+#include "engine/expert_profile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,9 +9,9 @@
 #include "base/file.h"
 #include "base/str.h"
 
-#define MAGIC    "CLBPROF1"
-#define LARGEST  ((size_t)64 << 20)
-#define ENDING   ".profile"
+#define MAGIC   "CLBPROF1"
+#define LARGEST ((size_t)64 << 20)
+#define ENDING  ".profile"
 
 static int header(const clb_model *model, clb_buf *out, clb_error *err)
 {
@@ -42,8 +42,8 @@ done:
     return rc;
 }
 
-int clb_profile_open(const clb_config *config, const clb_model *model, const char *model_path, const clb_log *log,
-                     char **path, clb_error *err)
+int clb_expert_profile_open(const clb_config *config, const clb_model *model, const char *model_path,
+                            const clb_log *log, char **path, clb_error *err)
 {
     const char *asked = clb_config_str(config, CLB_SET_store_expert_profile);
     *path = NULL;
@@ -75,7 +75,7 @@ int clb_profile_open(const clb_config *config, const clb_model *model, const cha
     return COLIBRI_OK;
 }
 
-void clb_profile_save(const clb_model *model, const char *path, const clb_log *log)
+void clb_expert_profile_save(const clb_model *model, const char *path, const clb_log *log)
 {
     clb_buf file = {0};
     clb_error err;

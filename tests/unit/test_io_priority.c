@@ -40,15 +40,15 @@ static void demand_overtakes(int engine)
 {
     static io_rig rig;
     open_slow(&rig, engine, 8);
-    rig_submit(&rig, 0, 0, 60 * PIECE, CLB_IO_PREFETCH);
+    rig_submit(&rig, 0, 0, 80 * PIECE, CLB_IO_PREFETCH);
     rig_submit(&rig, 1, 0, 30 * PIECE, CLB_IO_PREFETCH);
     usleep(10000);
-    const uint64_t before = pieces_issued(&rig);
-    assert_true(before >= 31 && before < 60);
+    const uint64_t before = pieces_issued(&rig), begin = clb_now_ns();
+    assert_true(before >= 31);
     rig_submit(&rig, 2, 0, 2 * PIECE, CLB_IO_DEMAND);
     expect_next(&rig, 2);
     /* What was in flight, the demand, and what was issued while its last piece was read. */
-    assert_true(pieces_issued(&rig) <= before + 2 + 2 * 4 + 1);
+    assert_true(pieces_issued(&rig) <= before + 2 + 4 + (clb_now_ns() - begin) / 2000000 + 1);
     expect_next(&rig, 0);
     expect_next(&rig, 1);
     rig_destroy(&rig);

@@ -265,7 +265,7 @@ static void piece_of_another_kind(void **state)
     char *plain = test_read_file(in_path, &n);
     test_write_file(path, plain, n);
     test_dir_file(&dir, "out-00001-of-00002.colibri", out_path);
-    assert_fails(clb_gguf_open(out_path, NULL, NULL, &p, &err), &err, COLIBRI_E_FORMAT, "");
+    assert_fails(clb_gguf_open(out_path, NULL, NULL, &p, &err), &err, COLIBRI_E_FORMAT, "of one kind");
     assert_int_equal(unlink(path), 0);
     assert_fails(clb_gguf_open(out_path, NULL, NULL, &p, &err), &err, COLIBRI_E_NOT_FOUND, "file 2 of 2");
     free(plain);

@@ -231,7 +231,7 @@ static void experts_in_other_forms(void **state)
         for (int quantized = 0; quantized < 2; quantized++) {
             if (quantized)
                 quantize(TEST_DATA("arch/mixtral.gguf"), form == FUSED, from);
-            rearrange(quantized ? from : TEST_DATA("arch/mixtral.gguf"), form, path);
+            rearrange(quantized ? from : TEST_DATA("arch/mixtral.gguf"), (enum form)form, path);
             same_logits(path, TEST_DATA("arch/mixtral.ref"), NULL);
         }
     rearrange(TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf"), SINGLE, path);

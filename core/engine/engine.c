@@ -124,7 +124,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
     };
     if (e->plan_input.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
-    return COLIBRI_OK;
+    return clb_store_settings_policy_bytes(config, e->model, &e->plan_input.policy_bytes, err);
 }
 
 static int load(clb_engine *e, const clb_engine_options *options, clb_error *err)
@@ -147,6 +147,7 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .n_stream_slots = e->plan.n_stream_slots,
         .preload = moe && e->plan.all_experts,
     };
+    load_options.io_cpus = e->any_cpus ? NULL : &e->cpus;
     CLB_GO(clb_store_settings_read(config, e->model, &owned, &load_options, err));
     /* Everything is read once and never again, and there is no room for the page cache's copy beside ours: given back
      * as loading goes on, it cannot push out other things. */
@@ -187,6 +188,7 @@ static void bind_to_cores(clb_engine *e, const clb_engine_options *options)
 static int start_workers(clb_engine *e, const clb_engine_options *options, clb_error *err)
 {
     const char *numa = clb_config_str(options->config, CLB_SET_cpu_numa);
+    e->any_cpus = sched_getaffinity(0, sizeof e->cpus, &e->cpus) != 0;
     CLB_TRY(clb_numa_set(&e->numa,
                          strcmp(numa, "bind") == 0         ? CLB_NUMA_BIND
                          : strcmp(numa, "interleave") == 0 ? CLB_NUMA_INTERLEAVE

@@ -33,14 +33,14 @@ typedef struct clb_engine_options {
     /* Opened, used and closed by the thread that this process is about (a command): `cpu.pin` may bind it, too. An
      * embedder's thread is never bound. */
     bool pin_caller;
-    /* What the plan counts for the process itself; 0: all that is resident now. For a process that holds several engines,
-     * each with a budget of its own: what was resident when the first one was planned. */
+    /* What the plan counts for the process itself; 0: all that is resident now. For a process that holds several
+     * engines, each with a budget of its own: what was resident when the first one was planned. */
     uint64_t resident;
     /* Sees the plan before a weight is read; a status other than OK ends the opening with it. May be NULL. */
     int (*planned)(void *ctx, const clb_plan *plan, clb_error *err);
     void *planned_ctx;
-    /* Stop before planning: the engine has its model bound, its threads and `plan_input`, but no weights, no KV cache and
-     * no forward pass; it can be looked at and closed. */
+    /* Stop before planning: the engine has its model bound, its threads and `plan_input`, but no weights, no KV cache
+     * and no forward pass; it can be looked at and closed. */
     bool plan_only;
 } clb_engine_options;
 
@@ -52,6 +52,8 @@ typedef struct clb_engine {
     clb_model *model;
     clb_pool *pool;
     clb_numa numa;
+    cpu_set_t cpus; /* the process's binding before anybody was pinned, for threads that read */
+    bool any_cpus;  /* it is unknown */
     clb_pins pins;
     clb_kv_cache *kv;
     clb_kv_layout kv_layout;

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes per expert of a policy that does not say. */
+#define ASSUMED_STATE 48u
+
 static bool is(const clb_config *config, enum clb_setting id, const char *value)
 {
     return strcmp(clb_config_str(config, id), value) == 0;
@@ -81,6 +84,27 @@ int clb_store_settings_read(const clb_config *config, const clb_model *model, cl
     if (!model->n_moe_layers)
         return refuse_for_dense(config, err);
     return read_experts(config, model->registry, owned, out, err);
+}
+
+int clb_store_settings_policy_bytes(const clb_config *config, const clb_model *model, uint64_t *out, clb_error *err)
+{
+    *out = 0;
+    if (!model->n_moe_layers)
+        return COLIBRI_OK;
+    const struct colibri_expert_policy *policy =
+        clb_registry_expert_policy(model->registry, clb_config_str(config, CLB_SET_store_expert_policy), err);
+    if (!policy)
+        return err->code;
+    const uint32_t pools = is(config, CLB_SET_store_expert_pool, "layer") ? model->n_moe_layers : 1;
+    const struct colibri_policy_config of_pool = {
+        .struct_size = sizeof of_pool,
+        .n_layers = model->n_moe_layers / pools,
+        .n_experts = model->hp.n_experts,
+        .top_k = model->hp.top_k,
+    };
+    const uint64_t each = (uint64_t)of_pool.n_layers * of_pool.n_experts * ASSUMED_STATE;
+    *out = pools * (COLIBRI_HAS(policy, state_bytes) && policy->state_bytes ? policy->state_bytes(&of_pool) : each);
+    return COLIBRI_OK;
 }
 
 void clb_store_settings_free(clb_store_settings *owned)

@@ -77,6 +77,7 @@ typedef struct clb_model_load_options {
     bool layer_pools;
     enum clb_io_engine io;
     enum clb_io_direct direct;
+    const cpu_set_t *io_cpus;       /* where reading threads may run; NULL: anywhere */
     const char *const *mirror_dirs; /* [n_mirror_dirs] */
     size_t n_mirror_dirs;
     uint32_t n_streamed_layers; /* layers whose dense matrices are streamed, see clb_model_streams */

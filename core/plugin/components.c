@@ -280,6 +280,8 @@ static int check_expert_policy(const struct colibri_expert_policy *p, clb_error 
     OPTIONAL_CODE(p, save);
     OPTIONAL_CODE(p, load);
     OPTIONAL_CODE(p, explain);
+    if (COLIBRI_HAS(p, state_bytes))
+        OPTIONAL_CODE(p, state_bytes);
     if (!p->score == !p->pick_victims)
         return BAD("exactly one of score and pick_victims is needed, it has %s", p->score ? "both" : "neither");
     return COLIBRI_OK;

@@ -171,12 +171,41 @@ static int open_cache(clb_store *store, const clb_expert_pool *pool, const struc
 void clb_expert_reads(const clb_expert_layer *l, uint32_t expert, uint8_t *dst, const uint64_t *part_at,
                       clb_read out[CLB_PARTS], uint32_t *n)
 {
+    const clb_gguf_tensor *block = clb_expert_block(l);
+    if (block) {
+        out[0] = (clb_read){.tensor = block,
+                            .offset = expert * block->expert_stride,
+                            .as = CLB_READ_BLOCK,
+                            .src_bytes = block->block_bytes,
+                            .src_unit = block->block_bytes,
+                            .dst_unit = block->block_bytes,
+                            .dst = dst};
+        *n = 1;
+        return;
+    }
     for (int p = 0; p < CLB_PARTS; p++) {
         const clb_expert_source *s = &l->source[p];
         out[p] = clb_store_matrix_read(&l->part[p], s->tensors[s->per_expert ? expert : 0],
                                        s->offset + (s->per_expert ? 0 : expert * s->stride), dst + part_at[p]);
     }
     *n = CLB_PARTS;
+}
+
+/* When it is used: comparing all of them at start would read the whole file, which may be larger than memory. */
+int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err)
+{
+    clb_experts *x = store->experts;
+    const clb_gguf_tensor *block = clb_expert_block(&x->layers[layer]);
+    uint8_t *verified = &x->verified[(size_t)layer * x->n_experts + expert];
+    if (!block || !clb_store_must_verify(store, block, *verified))
+        return COLIBRI_OK;
+    const uint8_t *base = store->maps[block->shard].p + block->block_offset + expert * block->expert_stride;
+    const clb_arrival a = {.base = (uint8_t *)(uintptr_t)base, /* only looked at */
+                           .tensor = block,
+                           .expert = expert,
+                           .bytes = block->block_bytes,
+                           .verified = verified};
+    return clb_store_add_arrival(store, &a, err);
 }
 
 /* All experts, together with whatever else is queued. A slot is published only once its bytes are there. */
@@ -203,7 +232,7 @@ static int preload(clb_store *store, clb_error *err)
     for (uint32_t l = 0; l < x->n_layers; l++)
         for (uint32_t e = 0; e < x->n_experts && !x->mapped[l * CLB_PARTS]; e++)
             clb_cache_preload(x->cache, l, e);
-    return COLIBRI_OK;
+    return clb_expert_check_loaded(store, err);
 }
 
 static bool allocate(clb_experts *x, struct pools *p)

@@ -61,6 +61,7 @@ int clb_store_open_io(clb_store *store, bool direct_fits, clb_error *err)
                                .direct = direct_fits ? o->direct : CLB_IO_DIRECT_OFF,
                                .files = files,
                                .n_files = n,
+                               .cpus = o->io_cpus,
                                .log = o->log};
     if (!rc)
         rc = clb_io_open(&io, &store->io, err);
@@ -394,6 +395,44 @@ void clb_expert_done(clb_store *store, uint32_t tag, int status)
     clb_cache_failed(x->cache, slot);
 }
 
+/* Queues the checksum of a packed expert at `block`, unless that is done or not wanted. */
+static int check_block(clb_store *store, uint32_t layer, uint32_t expert, const uint8_t *block, clb_error *err)
+{
+    clb_experts *x = store->experts;
+    const clb_expert_layer *l = &x->layers[layer];
+    uint8_t *verified = &x->verified[(size_t)layer * x->n_experts + expert];
+    if (store->options.verify == CLB_VERIFY_NEVER || (store->options.verify == CLB_VERIFY_FIRST && *verified) ||
+        !clb_gguf_has_checksums(store->options.gguf))
+        return COLIBRI_OK;
+    const clb_arrival a = {.base = (uint8_t *)(uintptr_t)block, /* only read */
+                           .tensor = clb_expert_block(l),
+                           .expert = expert,
+                           .bytes = l->block_bytes,
+                           .verified = verified};
+    return clb_store_add_arrival(store, &a, err);
+}
+
+int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err)
+{
+    const clb_experts *x = store->experts;
+    const clb_expert_layer *l = &x->layers[layer];
+    if (!l->block_bytes)
+        return COLIBRI_OK;
+    const uint8_t *gate = x->mapped[layer * CLB_PARTS] + expert * l->source[0].stride;
+    return check_block(store, layer, expert, gate - l->part_at[0], err);
+}
+
+int clb_expert_check_loaded(clb_store *store, clb_error *err)
+{
+    clb_experts *x = store->experts;
+    for (uint32_t i = 0; i < x->cache->n_slots; i++) {
+        const clb_cache_slot *s = &x->cache->slots[i];
+        if (s->state == CLB_SLOT_RESIDENT && x->layers[s->layer].block_bytes)
+            CLB_TRY(check_block(store, s->layer, s->expert, clb_expert_data(x, i), err));
+    }
+    return clb_store_convert(store, err);
+}
+
 int clb_expert_convert(clb_store *store, uint32_t slot, clb_error *err)
 {
     clb_experts *x = store->experts;
@@ -406,16 +445,8 @@ int clb_expert_convert(clb_store *store, uint32_t slot, clb_error *err)
     const clb_gguf_tensor *block = clb_expert_block(l);
     if (!arrived)
         return COLIBRI_OK;
-    if (block) {
-        uint8_t *verified = &x->verified[(size_t)s->layer * x->n_experts + s->expert];
-        if (store->options.verify == CLB_VERIFY_NEVER || (store->options.verify == CLB_VERIFY_FIRST && *verified))
-            return COLIBRI_OK;
-        if (!clb_gguf_has_checksums(store->options.gguf))
-            return COLIBRI_OK;
-        const clb_arrival a = {
-            .base = data, .tensor = block, .expert = s->expert, .bytes = block->block_bytes, .verified = verified};
-        return clb_store_add_arrival(store, &a, err);
-    }
+    if (block)
+        return check_block(store, s->layer, s->expert, data, err);
     for (uint32_t p = 0; p < CLB_PARTS; p++) {
         if (!(arrived & 1u << p))
             continue;

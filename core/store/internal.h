@@ -75,7 +75,13 @@ typedef struct clb_experts {
 } clb_experts;
 
 /* How the bytes of a read become what lies in memory. */
-enum clb_read_as { CLB_READ_PLAIN, CLB_READ_PACK, CLB_READ_FLOATS, CLB_READ_CHECK /* compared with checksums only */ };
+enum clb_read_as {
+    CLB_READ_PLAIN,
+    CLB_READ_PACK,
+    CLB_READ_FLOATS,
+    CLB_READ_CHECK, /* compared with checksums only */
+    CLB_READ_BLOCK  /* an expert's block of a packed file, from its first byte; offset: expert * expert_stride */
+};
 
 /* Bytes of a tensor on their way into memory. A unit is what is converted as a whole: 16 rows of a matrix, a block of a
  * vector; the last one may be shorter. */
@@ -98,11 +104,11 @@ typedef struct clb_read {
 
 /* A matrix whose bytes have arrived in `base`, `lead` bytes too far up, in file layout. */
 typedef struct clb_arrival {
-    const clb_matrix *m; /* NULL: a packed block, to be verified only */
+    const clb_matrix *m; /* NULL: to be verified only, without lead */
     uint8_t *base;
     uint64_t lead;
     bool plain; /* in the layout that is multiplied */
-    /* of a packed block */
+    /* what its checksum is compared with; NULL: nothing (always, if it must be packed) */
     const clb_gguf_tensor *tensor;
     uint64_t expert, bytes;
     uint8_t *verified;
@@ -145,6 +151,8 @@ clb_read clb_store_matrix_read(const clb_matrix *m, const clb_gguf_tensor *t, ui
 int clb_store_read_now(clb_store *store, clb_read *reads, size_t n, clb_error *err);
 /* For the next clb_store_load. */
 int clb_store_queue(clb_store *store, const clb_read *read, clb_error *err);
+/* Likewise: compares the whole tensor with its checksums, if it has any that are wanted. mapped: NULL, or its first byte. */
+int clb_store_queue_check(clb_store *store, const clb_gguf_tensor *t, const uint8_t *mapped, clb_error *err);
 /* Pointer into the mapping, or NULL (read mode, or not aligned for direct use). */
 const uint8_t *clb_store_mapped(const clb_store *store, const clb_gguf_tensor *t, uint64_t offset, size_t align);
 
@@ -172,8 +180,10 @@ int clb_store_add_arrival(clb_store *store, const clb_arrival *a, clb_error *err
  * error. */
 int clb_store_convert(clb_store *store, clb_error *err);
 
-/* Compares the checksum of a packed block; a difference is the error of whoever finds it first. [any-thread] */
-void clb_store_verify(clb_store *store, const clb_arrival *a, atomic_bool *failed, clb_error *err);
+/* Whether a block of tensor t that was or was not compared before must be compared now that it is read. */
+bool clb_store_must_verify(const clb_store *store, const clb_gguf_tensor *t, uint8_t verified);
+/* Compares the checksum of an arrival; a difference is the error of whoever finds it first. [any-thread] */
+bool clb_store_verify(clb_store *store, const clb_arrival *a, atomic_bool *failed, clb_error *err);
 
 /* Of a packed file: the tensor that tells where the layer's blocks are, each of which holds all parts of an expert;
  * NULL if parts are read one by one. */
@@ -185,9 +195,14 @@ void clb_expert_promote(clb_store *store, uint32_t slot);
 void clb_expert_done(clb_store *store, uint32_t tag, int status);
 /* Queues what has arrived of a slot for conversion. */
 int clb_expert_convert(clb_store *store, uint32_t slot, clb_error *err);
+/* Packed files: queues the comparison of an expert that is used in the mapping; compares all that preload brought. */
+int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err);
+int clb_expert_check_loaded(clb_store *store, clb_error *err);
 uint8_t *clb_expert_data(const clb_experts *x, uint32_t slot);
 void clb_expert_reads(const clb_expert_layer *l, uint32_t expert, uint8_t *dst, const uint64_t *part_at,
                       clb_read out[CLB_PARTS], uint32_t *n);
+/* Queues the comparison of a mapped expert, if it is due. */
+int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err);
 /* Ends a wave that was not handed out to the end. */
 void clb_wave_abandon(clb_store *store);
 

@@ -21,6 +21,7 @@ struct stream_part {
 
 struct stream_layer {
     uint32_t layer; /* of the model */
+    bool verified;
     uint32_t n_parts;
     struct stream_part part[MOST_PARTS];
     uint64_t bytes; /* of a slot */
@@ -209,8 +210,24 @@ static int wait_for(clb_store *store, struct stream_slot *at, clb_error *err)
     return at->err.code;
 }
 
-static int convert(clb_store *store, const struct stream_layer *l, struct stream_slot *at, clb_error *err)
+/* Of packed files: matrices that are whole tensors; parts of one have no checksum of their own. */
+static int verify(const clb_store *store, struct stream_layer *l, const struct stream_slot *at, clb_error *err)
 {
+    const clb_gguf *g = store->options.gguf;
+    if (store->options.verify == CLB_VERIFY_NEVER || (store->options.verify == CLB_VERIFY_FIRST && l->verified))
+        return COLIBRI_OK;
+    for (uint32_t i = 0; i < l->n_parts; i++) {
+        const struct stream_part *p = &l->part[i];
+        if (clb_gguf_verify_unit(g, p->t) && p->offset == 0 && p->m->bytes == p->t->file_bytes)
+            CLB_TRY(clb_gguf_verify_piece(g, p->t, 0, at->data + p->at, p->t->file_bytes, err));
+    }
+    l->verified = true;
+    return COLIBRI_OK;
+}
+
+static int convert(clb_store *store, struct stream_layer *l, struct stream_slot *at, clb_error *err)
+{
+    const bool fresh = at->arrived != 0;
     for (uint32_t i = 0; i < l->n_parts; i++) {
         const struct stream_part *p = &l->part[i];
         if (!(at->arrived & 1u << i))
@@ -223,7 +240,8 @@ static int convert(clb_store *store, const struct stream_layer *l, struct stream
             CLB_TRY(clb_store_add_arrival(store, &a, err));
     }
     at->arrived = 0;
-    return clb_store_convert(store, err);
+    CLB_TRY(clb_store_convert(store, err));
+    return fresh ? verify(store, l, at, err) : COLIBRI_OK;
 }
 
 /* A pass that was broken off leaves layers of its middle in the slots: start over. */

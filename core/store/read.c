@@ -76,6 +76,30 @@ static void fail(struct job *job, const clb_error *err)
         job->err = *err;
 }
 
+/* The bytes are used or compared where they lie. */
+static bool in_place(const clb_read *r)
+{
+    return r->as == CLB_READ_PLAIN || r->as == CLB_READ_BLOCK || (r->as == CLB_READ_CHECK && r->dst);
+}
+
+static int bring(const clb_store *store, const clb_read *r, uint64_t at, uint8_t *buf, uint64_t bytes, clb_error *err)
+{
+    if (r->as == CLB_READ_CHECK && r->dst)
+        return COLIBRI_OK;
+    if (r->as == CLB_READ_BLOCK)
+        return clb_gguf_read_block(store->options.gguf, r->tensor, r->offset / r->tensor->expert_stride, buf, err);
+    return clb_gguf_read(store->options.gguf, r->tensor, r->offset + at, buf, (size_t)bytes, err);
+}
+
+static int compare(const clb_store *store, const clb_read *r, uint64_t at, const uint8_t *buf, uint64_t bytes,
+                   clb_error *err)
+{
+    return r->as == CLB_READ_BLOCK
+               ? clb_gguf_verify_block(store->options.gguf, r->tensor, r->offset / r->tensor->expert_stride, buf, bytes,
+                                       err)
+               : clb_gguf_verify_piece(store->options.gguf, r->tensor, at, buf, bytes, err);
+}
+
 static void read_worker(void *ctx, uint32_t worker, uint32_t n_workers)
 {
     (void)n_workers;
@@ -93,20 +117,18 @@ static void read_worker(void *ctx, uint32_t worker, uint32_t n_workers)
         const uint64_t first = (chunk - r->first_chunk) * r->chunk_units, at = first * r->src_unit;
         const uint64_t most = r->chunk_units * r->src_unit;
         const uint64_t bytes = r->src_bytes - at < most ? r->src_bytes - at : most;
-        const bool is_check = r->as == CLB_READ_CHECK, in_place = r->as == CLB_READ_PLAIN || (is_check && r->dst);
         uint8_t *to = r->dst ? r->dst + first * r->dst_unit : NULL;
-        uint8_t *buf = in_place ? to : store->staging[worker];
+        uint8_t *buf = in_place(r) ? to : store->staging[worker];
         clb_error err;
         const uint64_t t0 = clb_now_ns();
-        if (!(is_check && r->dst) &&
-            clb_gguf_read(store->options.gguf, r->tensor, r->offset + at, buf, (size_t)bytes, &err)) {
+        if (bring(store, r, at, buf, bytes, &err)) {
             fail(job, &err);
             break;
         }
         const uint64_t t1 = clb_now_ns();
         if (job->loading && (double)bytes < DISK_SPEED * (double)(t1 - t0))
             read_ahead(job, r, at, bytes);
-        if (r->verify && clb_gguf_verify_piece(store->options.gguf, r->tensor, at, buf, bytes, &err)) {
+        if (r->verify && compare(store, r, at, buf, bytes, &err)) {
             fail(job, &err);
             break;
         }
@@ -154,6 +176,12 @@ static bool verifies_itself(const clb_read *r, uint64_t unit)
 /* Cuts a read into chunks of about chunk_bytes. */
 static void cut(const clb_store *store, clb_read *r, uint64_t chunk_bytes)
 {
+    if (r->as == CLB_READ_BLOCK) {
+        r->n_chunks = 1;
+        r->chunk_units = 1;
+        r->verify = store->options.verify != CLB_VERIFY_NEVER;
+        return;
+    }
     const uint64_t unit = verify_unit(store, r->tensor);
     r->verify = unit && verifies_itself(r, unit);
     if (r->verify && r->as == CLB_READ_PLAIN)
@@ -183,7 +211,7 @@ static int run(clb_store *store, clb_read *reads, size_t n, bool loading, clb_er
         cut(store, r, chunk_bytes);
         r->first_chunk = job.n_chunks;
         job.n_chunks += r->n_chunks;
-        if (r->as != CLB_READ_PLAIN && r->chunk_units * r->src_unit > widest)
+        if (!in_place(r) && r->chunk_units * r->src_unit > widest)
             widest = r->chunk_units * r->src_unit;
     }
     CLB_TRY(clb_store_reserve_staging(store, (size_t)widest, err));
@@ -285,7 +313,7 @@ clb_read clb_store_matrix_read(const clb_matrix *m, const clb_gguf_tensor *t, ui
 
 /* What is not compared on the way is compared by itself, as a whole; of tensors that are read in parts with the first
  * part. mapped: NULL, or the tensor's first byte. */
-static int queue_check(clb_store *store, const clb_gguf_tensor *t, const uint8_t *mapped, clb_error *err)
+int clb_store_queue_check(clb_store *store, const clb_gguf_tensor *t, const uint8_t *mapped, clb_error *err)
 {
     const uint64_t unit = verify_unit(store, t);
     if (!unit)
@@ -303,7 +331,7 @@ static int queue_verified(clb_store *store, const clb_read *read, clb_error *err
 {
     const uint64_t unit = verify_unit(store, read->tensor);
     if (unit && read->offset == 0 && !verifies_itself(read, unit))
-        CLB_TRY(queue_check(store, read->tensor, NULL, err));
+        CLB_TRY(clb_store_queue_check(store, read->tensor, NULL, err));
     return clb_store_queue(store, read, err);
 }
 
@@ -315,7 +343,7 @@ int clb_store_load_matrix(clb_store *store, const clb_gguf_tensor *t, uint64_t o
         m->data = mapped;
         store->stats.resident_bytes += m->bytes;
         store->stats.load_bytes += m->bytes;
-        return offset == 0 ? queue_check(store, t, mapped, err) : COLIBRI_OK;
+        return offset == 0 ? clb_store_queue_check(store, t, mapped, err) : COLIBRI_OK;
     }
     clb_read read = clb_store_matrix_read(m, t, offset, NULL);
     read.matrix = m;

@@ -72,6 +72,7 @@ typedef struct clb_store_options {
     bool drop_cache;         /* take what was loaded out of the page cache: memory has no room for both copies */
     enum clb_io_engine io;   /* of experts and streamed layers */
     enum clb_io_direct direct;
+    const cpu_set_t *io_cpus; /* where the threads of io may run, as in clb_io_options; borrowed while opening */
     const char *const *mirror_dirs; /* [n_mirror_dirs] folders with copies of the model's files; borrowed */
     size_t n_mirror_dirs;
     enum clb_store_verify verify;

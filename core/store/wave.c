@@ -120,8 +120,12 @@ static int hand_out(clb_store *store, clb_lease *out, uint32_t *got, clb_error *
     clb_experts *x = store->experts;
     for (uint32_t i = 0; i < x->n_wave; i++) {
         clb_wave_entry *e = &x->wave[i];
-        if (e->leased || e->slot == CLB_NO_SLOT)
+        if (e->leased)
             continue;
+        if (e->slot == CLB_NO_SLOT) {
+            CLB_TRY(clb_expert_check_mapped(store, x->wave_layer, e->expert, err));
+            continue;
+        }
         if (x->fetches[e->slot].arrived) {
             e->touched = true;
             CLB_TRY(clb_expert_convert(store, e->slot, err));

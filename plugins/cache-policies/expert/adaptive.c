@@ -66,7 +66,8 @@ static void reset(void *self)
     s->rule = RULE_VALUE;
     s->ahead = s->spread = 0;
     s->misses = 0;
-    value_reset(&s->model);
+    if (s->n_slots < grid_size(&s->grid)) /* else it is never asked, and its memory need not be there */
+        value_reset(&s->model);
     for (uint32_t i = 0; i < RULES; i++) {
         s->shadow[i].n = 0;
         memset(s->shadow[i].inside, 0, grid_size(&s->grid));
@@ -74,6 +75,13 @@ static void reset(void *self)
     for (size_t i = 0; i < grid_size(&s->grid); i++)
         s->use[i] = (struct use){.layer = (uint32_t)(i / s->grid.n_experts)};
     memset(s->routed, 0, s->grid.n_layers * sizeof *s->routed);
+}
+
+/* What grows: two matrices of experts by experts for each layer, and what is known of each expert. */
+static uint64_t state_bytes(const struct colibri_policy_config *config)
+{
+    const uint64_t n = (uint64_t)config->n_layers * config->n_experts;
+    return config->n_slots >= n ? 64 * n : 8 * n * config->n_experts + 128 * n;
 }
 
 static void destroy(void *self)
@@ -282,6 +290,7 @@ static const struct colibri_expert_policy policy = {
     .score = score,
     .rebudget = rebudget,
     .explain = explain,
+    .state_bytes = state_bytes,
 };
 
 static const void *get(const char *iface, uint32_t index)

@@ -160,7 +160,6 @@ static inline int value_open(struct value_model *m, uint32_t n_layers, uint32_t 
     }
     for (size_t i = 0; i < ROWS; i++)
         *rows[i] = m->scratch + i * n_experts;
-    value_reset(m);
     return 1;
 }
 

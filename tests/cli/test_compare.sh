@@ -86,16 +86,21 @@ run 1 "${compare[@]}" --b "model=$WORK/other.gguf" --rounds 1
 err 'A and B must give equal logits, and do not: prompt'
 out 'A AND B DIFFER'
 
-# The gate, with differences that no noise hides.
-run 1 "${compare[@]}" --a threads=2 --b cpu-mask=all --gate
-err '--gate: B does not pass'
-out 'NOT passed'
-run 0 "${compare[@]}" --a cpu-mask=all --b threads=2 --gate --json
-json 'd["gate"]["passed"] and d["gate"]["gain"] > 1.03 and d["gate"]["gain_b_first"] > 1.03'
+# The gate, with a difference that no noise hides: kernels against the scalar reference, where there are kernels.
+if "$c" plugins list 2>/dev/null | grep -q 'kernels-'; then
+    run 1 "${compare[@]}" --a threads=2 --b cpu-mask=all --gate
+    err '--gate: B does not pass'
+    out 'NOT passed'
+    # A machine with other work may still fail the gate by its latencies: then it must say so.
+    code=0
+    "${compare[@]}" --a cpu-mask=all --b threads=2 --gate --json >"$WORK/out" 2>"$WORK/err" || code=$?
+    json 'd["gate"]["gain"] > 1.03 and d["gate"]["gain_b_first"] > 1.03'
+    json "d['gate']['passed'] == ($code == 0)"
+fi
 
 # Stopped: what is complete is printed.
 code=0
-timeout --preserve-status -s TERM 2 "${compare[@]}" --b threads=1 --rounds 1000 --json >"$WORK/out" 2>"$WORK/err" || code=$?
+timeout --foreground --preserve-status -s TERM 4 "${compare[@]}" --b threads=1 --rounds 1000 --json >"$WORK/out" 2>"$WORK/err" || code=$?
 [ "$code" = 130 ] || fail "SIGTERM gave $code: $(cat "$WORK/err")"
 json 'd["interrupted"] and d["equality"]["pairs"] > 0 and len(d["results"]) > 0'
 err 'stopped on request after'

@@ -104,7 +104,8 @@ static int make_pools(clb_store *store, const clb_expert_pool *pool, struct pool
         if (x->mapped[l * CLB_PARTS])
             continue;
         p->slots[i] = (uint32_t)(pool->layer_pools ? of_class / members[c] : of_class);
-        p->slot_bytes[i] = sizes[c] + (x->streamed ? clb_store_stream_slack(&x->layers[l]) : 0);
+        const uint64_t bytes = sizes[c] + (x->streamed ? clb_store_stream_slack(&x->layers[l]) : 0);
+        p->slot_bytes[i] = bytes > p->slot_bytes[i] ? bytes : p->slot_bytes[i]; /* some may be packed, others not */
         if (p->slots[i] == 0) {
             rc = clb_fail(err, COLIBRI_E_NOMEM, "no slot for the experts of %s %u: raise --max-memory",
                           pool->layer_pools ? "layer" : "size class", i);
@@ -191,23 +192,6 @@ void clb_expert_reads(const clb_expert_layer *l, uint32_t expert, uint8_t *dst, 
     *n = CLB_PARTS;
 }
 
-/* When it is used: comparing all of them at start would read the whole file, which may be larger than memory. */
-int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err)
-{
-    clb_experts *x = store->experts;
-    const clb_gguf_tensor *block = clb_expert_block(&x->layers[layer]);
-    uint8_t *verified = &x->verified[(size_t)layer * x->n_experts + expert];
-    if (!block || !clb_store_must_verify(store, block, *verified))
-        return COLIBRI_OK;
-    const uint8_t *base = store->maps[block->shard].p + block->block_offset + expert * block->expert_stride;
-    const clb_arrival a = {.base = (uint8_t *)(uintptr_t)base, /* only looked at */
-                           .tensor = block,
-                           .expert = expert,
-                           .bytes = block->block_bytes,
-                           .verified = verified};
-    return clb_store_add_arrival(store, &a, err);
-}
-
 /* All experts, together with whatever else is queued. A slot is published only once its bytes are there. */
 static int preload(clb_store *store, clb_error *err)
 {
@@ -232,7 +216,7 @@ static int preload(clb_store *store, clb_error *err)
     for (uint32_t l = 0; l < x->n_layers; l++)
         for (uint32_t e = 0; e < x->n_experts && !x->mapped[l * CLB_PARTS]; e++)
             clb_cache_preload(x->cache, l, e);
-    return clb_expert_check_loaded(store, err);
+    return COLIBRI_OK;
 }
 
 static bool allocate(clb_experts *x, struct pools *p)

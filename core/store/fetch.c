@@ -35,6 +35,25 @@ static int mirror_paths(const clb_store *store, char ***out, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Slots have room for direct reads in steps of a page, which is what nearly every drive wants. */
+static int fit_alignment(clb_store *store, clb_io_options *io, clb_error *err)
+{
+    const unsigned long long align = clb_io_align(store->io);
+    if (align <= CLB_STORE_PAGE)
+        return COLIBRI_OK;
+    if (io->direct == CLB_IO_DIRECT_ON)
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "--direct on: the drive wants direct reads in steps of %llu bytes, at most %u are possible "
+                        "(use --direct off)",
+                        align, CLB_STORE_PAGE);
+    clb_logf(io->log, COLIBRI_LOG_INFO, "direct reads in steps of %llu bytes are too coarse: reading through the page cache",
+             align);
+    clb_io_close(store->io);
+    store->io = NULL;
+    io->direct = CLB_IO_DIRECT_OFF;
+    return clb_io_open(io, &store->io, err);
+}
+
 int clb_store_open_io(clb_store *store, bool direct_fits, clb_error *err)
 {
     const clb_store_options *o = &store->options;
@@ -57,7 +76,7 @@ int clb_store_open_io(clb_store *store, bool direct_fits, clb_error *err)
                                  .fd = clb_gguf_shard_fd(o->gguf, s),
                                  .mirrors = (const char *const *)mirrors + s * o->n_mirror_dirs,
                                  .n_mirrors = (uint32_t)o->n_mirror_dirs};
-    const clb_io_options io = {.engine = o->io,
+    clb_io_options io = {.engine = o->io,
                                .direct = direct_fits ? o->direct : CLB_IO_DIRECT_OFF,
                                .files = files,
                                .n_files = n,
@@ -65,6 +84,8 @@ int clb_store_open_io(clb_store *store, bool direct_fits, clb_error *err)
                                .log = o->log};
     if (!rc)
         rc = clb_io_open(&io, &store->io, err);
+    if (!rc)
+        rc = fit_alignment(store, &io, err);
     for (size_t i = 0; mirrors && mirrors[i]; i++)
         free(mirrors[i]);
     free(mirrors);
@@ -128,16 +149,25 @@ int clb_store_add_arrival(clb_store *store, const clb_arrival *a, clb_error *err
     return COLIBRI_OK;
 }
 
-void clb_store_verify(clb_store *store, const clb_arrival *a, atomic_bool *failed, clb_error *err)
+bool clb_store_must_verify(const clb_store *store, const clb_gguf_tensor *t, uint8_t verified)
+{
+    if (store->options.verify == CLB_VERIFY_NEVER || (store->options.verify == CLB_VERIFY_FIRST && verified))
+        return false;
+    return clb_gguf_verify_unit(store->options.gguf, t) != 0;
+}
+
+bool clb_store_verify(clb_store *store, const clb_arrival *a, atomic_bool *failed, clb_error *err)
 {
     clb_error mine;
-    if (clb_gguf_verify_block(store->options.gguf, a->tensor, a->expert, a->base, a->bytes, &mine) == COLIBRI_OK) {
+    if (clb_gguf_verify_block(store->options.gguf, a->tensor, a->expert, a->base + a->lead, a->bytes, &mine) ==
+        COLIBRI_OK) {
         *a->verified = 1;
-        return;
+        return true;
     }
     bool expected = false;
     if (atomic_compare_exchange_strong(failed, &expected, true))
         *err = mine;
+    return false;
 }
 
 /* Groups [begin, end) of an arrival, or all of it. */
@@ -191,12 +221,12 @@ static void convert_worker(void *ctx, uint32_t worker, uint32_t n_workers)
         if (i >= c->n_units)
             return;
         const struct unit *u = &c->units[i];
-        if (u->a->m && u->a->plain)
+        if (u->a->tensor && !clb_store_verify(c->store, u->a, &c->failed, &c->err))
+            continue;
+        if (u->a->m && u->a->plain && u->a->lead)
             memmove(u->a->base, u->a->base + u->a->lead, u->a->m->bytes);
-        else if (u->a->m)
+        else if (u->a->m && !u->a->plain)
             pack_range(u, c->store->staging[worker]);
-        else
-            clb_store_verify(c->store, u->a, &c->failed, &c->err);
     }
 }
 
@@ -330,7 +360,9 @@ int clb_expert_fetch(clb_store *store, uint32_t slot, enum clb_io_priority prior
         store->stats.expert_bytes_read += file_bytes(l);
     else
         store->stats.guess_bytes += file_bytes(l);
-    if (!store->io) /* in memory; or all were there from the start, and somebody emptied the slots */
+    /* In memory; or all were there from the start, and somebody emptied the slots. Those have no room for direct reads,
+     * even if streamed layers have brought a reader. */
+    if (!store->io || !x->streamed)
         return fetch_now(store, slot, err);
     uint8_t *data = clb_expert_data(x, slot);
     clb_io_read reads[CLB_PARTS];
@@ -401,8 +433,7 @@ static int check_block(clb_store *store, uint32_t layer, uint32_t expert, const 
     clb_experts *x = store->experts;
     const clb_expert_layer *l = &x->layers[layer];
     uint8_t *verified = &x->verified[(size_t)layer * x->n_experts + expert];
-    if (store->options.verify == CLB_VERIFY_NEVER || (store->options.verify == CLB_VERIFY_FIRST && *verified) ||
-        !clb_gguf_has_checksums(store->options.gguf))
+    if (!clb_store_must_verify(store, clb_expert_block(l), *verified))
         return COLIBRI_OK;
     const clb_arrival a = {.base = (uint8_t *)(uintptr_t)block, /* only read */
                            .tensor = clb_expert_block(l),
@@ -412,6 +443,7 @@ static int check_block(clb_store *store, uint32_t layer, uint32_t expert, const 
     return clb_store_add_arrival(store, &a, err);
 }
 
+/* When it is used: comparing all of them at start would read the whole file, which may be larger than memory. */
 int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err)
 {
     const clb_experts *x = store->experts;
@@ -420,17 +452,6 @@ int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, c
         return COLIBRI_OK;
     const uint8_t *gate = x->mapped[layer * CLB_PARTS] + expert * l->source[0].stride;
     return check_block(store, layer, expert, gate - l->part_at[0], err);
-}
-
-int clb_expert_check_loaded(clb_store *store, clb_error *err)
-{
-    clb_experts *x = store->experts;
-    for (uint32_t i = 0; i < x->cache->n_slots; i++) {
-        const clb_cache_slot *s = &x->cache->slots[i];
-        if (s->state == CLB_SLOT_RESIDENT && x->layers[s->layer].block_bytes)
-            CLB_TRY(check_block(store, s->layer, s->expert, clb_expert_data(x, i), err));
-    }
-    return clb_store_convert(store, err);
 }
 
 int clb_expert_convert(clb_store *store, uint32_t slot, clb_error *err)

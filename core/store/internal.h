@@ -195,13 +195,10 @@ void clb_expert_promote(clb_store *store, uint32_t slot);
 void clb_expert_done(clb_store *store, uint32_t tag, int status);
 /* Queues what has arrived of a slot for conversion. */
 int clb_expert_convert(clb_store *store, uint32_t slot, clb_error *err);
-/* Packed files: queues the comparison of an expert that is used in the mapping; compares all that preload brought. */
-int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err);
-int clb_expert_check_loaded(clb_store *store, clb_error *err);
 uint8_t *clb_expert_data(const clb_experts *x, uint32_t slot);
 void clb_expert_reads(const clb_expert_layer *l, uint32_t expert, uint8_t *dst, const uint64_t *part_at,
                       clb_read out[CLB_PARTS], uint32_t *n);
-/* Queues the comparison of a mapped expert, if it is due. */
+/* Packed files: queues the comparison of an expert that is used in the mapping, if it is due. */
 int clb_expert_check_mapped(clb_store *store, uint32_t layer, uint32_t expert, clb_error *err);
 /* Ends a wave that was not handed out to the end. */
 void clb_wave_abandon(clb_store *store);

@@ -17,11 +17,12 @@ struct stream_part {
     const clb_gguf_tensor *t;
     uint64_t offset; /* in the tensor */
     uint64_t at;     /* in a slot */
+    bool has_sums;   /* of a packed file: compared when it arrives */
+    uint8_t verified;
 };
 
 struct stream_layer {
     uint32_t layer; /* of the model */
-    bool verified;
     uint32_t n_parts;
     struct stream_part part[MOST_PARTS];
     uint64_t bytes; /* of a slot */
@@ -67,6 +68,11 @@ static struct stream_layer *find_layer(const struct clb_layers *s, uint32_t laye
     return NULL;
 }
 
+static bool plain(const struct stream_part *p)
+{
+    return p->m->format->layout == COLIBRI_LAYOUT_ROWS || p->t->packed;
+}
+
 int clb_store_stream_matrix(clb_store *store, uint32_t layer, const clb_gguf_tensor *t, uint64_t offset, clb_matrix *m,
                             clb_error *err)
 {
@@ -90,15 +96,14 @@ int clb_store_stream_matrix(clb_store *store, uint32_t layer, const clb_gguf_ten
     struct stream_layer *l = &s->layers[s->n - 1];
     if (l->n_parts == MOST_PARTS)
         return clb_fail(err, COLIBRI_E_LIMIT, "layer %u has more than %u matrices", layer, MOST_PARTS);
-    l->part[l->n_parts++] = (struct stream_part){.m = m, .t = t, .offset = offset, .at = l->bytes};
+    struct stream_part *p = &l->part[l->n_parts++];
+    *p = (struct stream_part){.m = m, .t = t, .offset = offset, .at = l->bytes};
     l->bytes += part_room(m);
     m->data = NULL;
-    return COLIBRI_OK;
-}
-
-static bool plain(const struct stream_part *p)
-{
-    return p->m->format->layout == COLIBRI_LAYOUT_ROWS || p->t->packed;
+    const uint64_t bytes = t->packed ? m->bytes : m->row_bytes * m->n_rows;
+    p->has_sums = plain(p) && offset == 0 && bytes == t->file_bytes && clb_gguf_verify_unit(store->options.gguf, t);
+    /* A matrix that is a part of a tensor need not consist of whole blocks: then all of the tensor is compared once. */
+    return p->has_sums || offset ? COLIBRI_OK : clb_store_queue_check(store, t, NULL, err);
 }
 
 static int fetch(clb_store *store, uint32_t slot, uint32_t index, clb_error *err)
@@ -130,8 +135,12 @@ static int fetch(clb_store *store, uint32_t slot, uint32_t index, clb_error *err
 static void release_slot(struct clb_layers *s, uint32_t slot)
 {
     struct stream_slot *at = &s->slots[slot];
-    if (at->holds != NOWHERE)
-        s->layers[at->holds].slot = NOWHERE;
+    if (at->holds != NOWHERE) {
+        struct stream_layer *l = &s->layers[at->holds];
+        l->slot = NOWHERE;
+        for (uint32_t i = 0; i < l->n_parts; i++)
+            l->part[i].m->data = NULL; /* of a pass that was broken off */
+    }
     at->holds = NOWHERE;
     at->in_use = false;
 }
@@ -210,38 +219,26 @@ static int wait_for(clb_store *store, struct stream_slot *at, clb_error *err)
     return at->err.code;
 }
 
-/* Of packed files: matrices that are whole tensors; parts of one have no checksum of their own. */
-static int verify(const clb_store *store, struct stream_layer *l, const struct stream_slot *at, clb_error *err)
-{
-    const clb_gguf *g = store->options.gguf;
-    if (store->options.verify == CLB_VERIFY_NEVER || (store->options.verify == CLB_VERIFY_FIRST && l->verified))
-        return COLIBRI_OK;
-    for (uint32_t i = 0; i < l->n_parts; i++) {
-        const struct stream_part *p = &l->part[i];
-        if (clb_gguf_verify_unit(g, p->t) && p->offset == 0 && p->m->bytes == p->t->file_bytes)
-            CLB_TRY(clb_gguf_verify_piece(g, p->t, 0, at->data + p->at, p->t->file_bytes, err));
-    }
-    l->verified = true;
-    return COLIBRI_OK;
-}
-
 static int convert(clb_store *store, struct stream_layer *l, struct stream_slot *at, clb_error *err)
 {
-    const bool fresh = at->arrived != 0;
     for (uint32_t i = 0; i < l->n_parts; i++) {
-        const struct stream_part *p = &l->part[i];
+        struct stream_part *p = &l->part[i];
         if (!(at->arrived & 1u << i))
             continue;
-        const clb_arrival a = {.m = p->m,
+        clb_arrival a = {.m = p->m,
                                .base = at->data + p->at,
                                .lead = clb_io_lead(store->io, p->t->offset + p->offset),
                                .plain = plain(p)};
-        if (!a.plain || a.lead)
+        if (p->has_sums && clb_store_must_verify(store, p->t, p->verified)) {
+            a.tensor = p->t;
+            a.bytes = p->t->file_bytes;
+            a.verified = &p->verified;
+        }
+        if (!a.plain || a.lead || a.tensor)
             CLB_TRY(clb_store_add_arrival(store, &a, err));
     }
     at->arrived = 0;
-    CLB_TRY(clb_store_convert(store, err));
-    return fresh ? verify(store, l, at, err) : COLIBRI_OK;
+    return clb_store_convert(store, err);
 }
 
 /* A pass that was broken off leaves layers of its middle in the slots: start over. */

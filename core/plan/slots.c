@@ -42,8 +42,10 @@ int clb_slot_classes_make(const clb_plan_input *in, clb_slot_classes *c, clb_err
     if (!class_of || !layers || !c->members || !c->step || !c->least || !c->slot_bytes || !c->slack)
         CLB_GO(CLB_NOMEM(err, "planning"));
     c->n = clb_store_classes(model->expert_layers, n_layers, class_of, c->slot_bytes);
-    for (uint32_t l = 0; l < n_layers; l++)
-        c->slack[class_of[l]] = clb_store_stream_slack(&model->expert_layers[l]);
+    for (uint32_t l = 0; l < n_layers; l++) { /* packed and unpacked layers may be of one size */
+        const uint64_t slack = clb_store_stream_slack(&model->expert_layers[l]);
+        c->slack[class_of[l]] = slack > c->slack[class_of[l]] ? slack : c->slack[class_of[l]];
+    }
     for (uint32_t l = 0; l < n_layers; l++)
         if (in->mapped && layer_in_place(&model->expert_layers[l])) {
             c->n_mapped += n_experts;

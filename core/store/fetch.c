@@ -46,8 +46,8 @@ static int fit_alignment(clb_store *store, clb_io_options *io, clb_error *err)
                         "--direct on: the drive wants direct reads in steps of %llu bytes, at most %u are possible "
                         "(use --direct off)",
                         align, CLB_STORE_PAGE);
-    clb_logf(io->log, COLIBRI_LOG_INFO, "direct reads in steps of %llu bytes are too coarse: reading through the page cache",
-             align);
+    clb_logf(io->log, COLIBRI_LOG_INFO,
+             "direct reads in steps of %llu bytes are too coarse: reading through the page cache", align);
     clb_io_close(store->io);
     store->io = NULL;
     io->direct = CLB_IO_DIRECT_OFF;
@@ -77,11 +77,11 @@ int clb_store_open_io(clb_store *store, bool direct_fits, clb_error *err)
                                  .mirrors = (const char *const *)mirrors + s * o->n_mirror_dirs,
                                  .n_mirrors = (uint32_t)o->n_mirror_dirs};
     clb_io_options io = {.engine = o->io,
-                               .direct = direct_fits ? o->direct : CLB_IO_DIRECT_OFF,
-                               .files = files,
-                               .n_files = n,
-                               .cpus = o->io_cpus,
-                               .log = o->log};
+                         .direct = direct_fits ? o->direct : CLB_IO_DIRECT_OFF,
+                         .files = files,
+                         .n_files = n,
+                         .cpus = o->io_cpus,
+                         .log = o->log};
     if (!rc)
         rc = clb_io_open(&io, &store->io, err);
     if (!rc)

@@ -211,11 +211,13 @@ int clb_guesses_convert(clb_store *store, bool *did, clb_error *err)
         if (slot == CLB_NO_SLOT || x->cache->slots[slot].state != CLB_SLOT_RESIDENT || !x->fetches[slot].arrived)
             continue;
         *did = true;
-        CLB_TRY(clb_expert_convert(store, slot, err));
-        if (clb_store_convert(store, err)) { /* whoever asks for it reads it again */
+        const int rc = clb_expert_convert(store, slot, err);
+        if (rc || clb_store_convert(store, err)) { /* half converted: whoever asks for it reads it again */
+            store->n_arrivals = 0;
             if (!x->cache->slots[slot].pins)
                 clb_cache_discard(x->cache, slot);
         }
+        CLB_TRY(rc);
     }
     return COLIBRI_OK;
 }

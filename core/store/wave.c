@@ -82,6 +82,24 @@ static int decide(clb_store *store, uint32_t layer, const uint32_t *ids, const u
     return rc ? clb_context(err, "experts of layer %u", layer) : COLIBRI_OK;
 }
 
+/* A wave of at least one expert. Guesses that were called off hold their slots until the drive has let go of them: if
+ * they are all that a pool has, one of them must end first. */
+static int begin_wave(clb_store *store, uint32_t layer, const uint32_t *ids, const uint32_t *rows,
+                      const float *gate_sums, uint32_t n, clb_error *err)
+{
+    for (;;) {
+        CLB_TRY(decide(store, layer, ids, rows, gate_sums, n, err));
+        if (store->experts->n_wave)
+            return COLIBRI_OK;
+        if (!store->io || !clb_io_outstanding(store->io))
+            return clb_fail(err, COLIBRI_E_INTERNAL, "every expert slot is leased while layer %u needs one", layer);
+        const uint64_t t0 = clb_now_ns();
+        const int rc = clb_store_collect(store, true, err);
+        store->stats.stall_ns += clb_now_ns() - t0;
+        CLB_TRY(rc);
+    }
+}
+
 static bool loading(const clb_store *store, const clb_wave_entry *e)
 {
     return e->slot != CLB_NO_SLOT && store->experts->cache->slots[e->slot].state == CLB_SLOT_LOADING;
@@ -185,9 +203,7 @@ int clb_store_acquire(clb_store *store, uint32_t layer, const uint32_t *ids, con
     *n_out = 0;
     int rc = COLIBRI_OK;
     if (x->n_leased == x->n_wave) {
-        CLB_TRY(decide(store, layer, ids, rows, gate_sums, n, err));
-        if (x->n_wave == 0)
-            return clb_fail(err, COLIBRI_E_INTERNAL, "every expert slot is leased while layer %u needs one", layer);
+        CLB_TRY(begin_wave(store, layer, ids, rows, gate_sums, n, err));
         rc = clb_guesses_act(store, layer, err);
     }
     while (!rc) {

@@ -373,6 +373,35 @@ static void resets(void **state)
     fake_policy_free(&fake);
 }
 
+/* Guesses that were called off keep their slots until the drive is through with them. If that is a whole pool, whoever needs
+ * a slot waits for one. */
+static void a_pool_full_of_guesses_that_were_called_off(void **state)
+{
+    (void)state;
+    clb_error err;
+    test_rig rig;
+    const test_rig_options o = {.slots = 4};
+    assert_ok(test_rig_open(&rig, MODEL, &o, &err), &err);
+    clb_store *store = rig.model->store;
+    clb_cache *c = store->experts->cache;
+    const struct colibri_route nobody = {.struct_size = sizeof nobody, .layer = 1};
+    uint32_t slots[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        slots[i] = clb_cache_place(c, 1, i, COLIBRI_CAUSE_PREFETCH);
+        if (slots[i] == CLB_NO_SLOT) { /* half of the pool waits for its turn: which comes, and nobody wants them */
+            clb_cache_route(c, &nobody);
+            slots[i] = clb_cache_place(c, 1, i, COLIBRI_CAUSE_PREFETCH);
+        }
+        assert_int_not_equal(slots[i], CLB_NO_SLOT);
+        assert_ok(clb_expert_fetch(store, slots[i], CLB_IO_PREFETCH, &err), &err);
+    }
+    assert_int_equal(c->slots[slots[0]].state, CLB_SLOT_LOADING); /* nothing was collected */
+    assert_int_equal(clb_cache_place(c, 0, 0, COLIBRI_CAUSE_DEMAND), CLB_NO_SLOT);
+    check_logits(&rig, 1);
+    check_slots(store);
+    test_rig_close(&rig);
+}
+
 static void preloaded_experts_never_miss(void **state)
 {
     (void)state;
@@ -529,6 +558,7 @@ int main(void)
         cmocka_unit_test(bypassed_experts_leave_at_once),     cmocka_unit_test(slots_fewer_than_the_union),
         cmocka_unit_test(leased_experts_stay),                cmocka_unit_test(needed_experts_stay),
         cmocka_unit_test(resets),
+        cmocka_unit_test(a_pool_full_of_guesses_that_were_called_off),
         cmocka_unit_test(preloaded_experts_never_miss),       cmocka_unit_test(a_policy_may_refuse_to_start),
         cmocka_unit_test(reads_fail_cleanly),                 cmocka_unit_test(loading_fails_cleanly),
     };

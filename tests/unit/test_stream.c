@@ -124,6 +124,40 @@ static void passes_can_be_broken_off(void **state)
     test_engine_close(&e);
 }
 
+/* Experts that were all there from the start have slots without room for direct reads; a reader for streamed layers must not
+ * be used to bring them back. */
+static void emptied_experts_beside_streamed_layers(void **state)
+{
+    (void)state;
+    static const char *const direct[] = {"on", "off"};
+    for (size_t d = 0; d < 2; d++) {
+        char io[32];
+        snprintf(io, sizeof io, "store.direct=%s", direct[d]);
+        const char *const settings[] = {"resident-layers=1", io, "threads=2", NULL};
+        clb_error err;
+        clb_store_stats stats;
+        test_engine e;
+        assert_ok(test_engine_open(&e, TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf"), settings, NULL, &err), &err);
+        clb_store *store = e.engine->model->store;
+        const size_t n_vocab = e.engine->model->hp.n_vocab;
+        float *want = malloc(n_vocab * sizeof *want), *got = malloc(n_vocab * sizeof *got);
+        assert_true(want && got);
+        assert_ok(one_pass(e.engine, ids, N_IDS, want, &err), &err);
+        clb_store_get_stats(store, &stats);
+        assert_true(stats.n_slots == stats.n_experts && stats.misses == 0 && stats.streamed_layers);
+        clb_store_reset_experts(store);
+        for (int again = 0; again < 3; again++) {
+            assert_ok(one_pass(e.engine, ids, N_IDS, got, &err), &err);
+            assert_memory_equal(got, want, n_vocab * sizeof *got);
+        }
+        clb_store_get_stats(store, &stats);
+        assert_true(stats.misses);
+        free(want);
+        free(got);
+        test_engine_close(&e);
+    }
+}
+
 static void copy_file(const char *from, const char *to)
 {
     FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
@@ -183,6 +217,7 @@ static void files_that_shrink(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(logits_stay_the_same), cmocka_unit_test(passes_can_be_broken_off),
+                                       cmocka_unit_test(emptied_experts_beside_streamed_layers),
                                        cmocka_unit_test(files_that_shrink)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,6 +34,9 @@ static void print_experts(FILE *f, const clb_store_stats *s)
         s->predictor, (unsigned long long)s->guesses, clb_human_bytes(s->guess_bytes, a),
         (unsigned long long)s->guess_useful, (unsigned long long)s->guess_late, (unsigned long long)s->guess_wasted,
         (unsigned long long)s->guess_cancelled, (unsigned long long)s->guess_held_back);
+    if (s->ahead_ratio > 0)
+        fprintf(f, "          a pass takes %.2f times as long with reading ahead as without: %llu with, %llu without\n",
+                s->ahead_ratio, (unsigned long long)s->passes_ahead, (unsigned long long)s->passes_plain);
 }
 
 static void print_reading(FILE *f, const clb_store_stats *s)
@@ -84,6 +87,10 @@ void clb_store_stats_json(json_t *out, const clb_store_stats *s)
                                           "useful", (json_int_t)s->guess_useful, "late", (json_int_t)s->guess_late,
                                           "wasted", (json_int_t)s->guess_wasted, "called_off",
                                           (json_int_t)s->guess_cancelled, "held_back", (json_int_t)s->guess_held_back));
+        if (s->predictor && s->ahead_ratio > 0)
+            json_object_set_new(o, "ahead",
+                                json_pack("{s:f, s:I, s:I}", "time_ratio", s->ahead_ratio, "passes_with",
+                                          (json_int_t)s->passes_ahead, "passes_without", (json_int_t)s->passes_plain));
         json_object_set_new(out, "experts", o);
     }
     if (!s->reads_ahead)

@@ -370,6 +370,8 @@ static int run_layers(clb_forward *f, clb_error *err)
             return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
         CLB_TRY(run_layer(f, il, err));
     }
+    if (f->model->n_moe_layers)
+        clb_store_step_end(f->model->store);
     return COLIBRI_OK;
 }
 

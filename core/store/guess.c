@@ -1,4 +1,5 @@
-/* The host of predictors: which guesses are read ahead, and what becomes of them.
+/* The host of predictors: which guesses are read ahead, and what becomes of them. Whether that is worth anything at all
+ * is found out by the clock (pays.h); which guesses are, by their like:
  *
  * A guess is worth reading as long as guesses like it were: for each place in the predictor's list (best first) the
  * share that was used is averaged, and places whose share falls below LEAST_WORTH are read only now and then, to see
@@ -47,6 +48,7 @@ int clb_guesses_open(clb_store *store, const clb_expert_pool *pool, clb_error *e
     free(bytes);
     for (uint32_t r = 0; r < CLB_GUESS_RANKS; r++)
         g->worth[r] = FIRST_WORTH;
+    clb_pays_init(&g->pays);
     if (!g->self)
         return clb_fail(err, COLIBRI_E_PLUGIN, "predictor %s refused to start: %.255s", g->predictor->name, why);
     return COLIBRI_OK;
@@ -70,12 +72,28 @@ uint32_t clb_store_ahead(const clb_store *store)
     return g->predictor->ahead < most ? g->predictor->ahead : most;
 }
 
+/* Whether the predictor is asked in this pass: with many rows the next layer will want nearly everything. */
+static bool asks(const clb_store *store)
+{
+    const clb_experts *x = store->experts;
+    return (uint64_t)x->guesses->n_rows * x->top_k < x->n_experts;
+}
+
+void clb_guesses_step_end(clb_store *store)
+{
+    if (store->experts && store->experts->guesses)
+        clb_pays_end(&store->experts->guesses->pays, clb_now_ns());
+}
+
 void clb_guesses_step(clb_store *store, const struct colibri_step *step)
 {
     clb_guesses *g = store->experts->guesses;
     if (!g)
         return;
     g->n_rows = step->n_rows;
+    g->pays.began = 0;
+    if (asks(store))
+        clb_pays_begin(&g->pays, step->n_rows, clb_now_ns());
     if (g->predictor->on_step)
         g->predictor->on_step(g->self, step);
 }
@@ -186,7 +204,7 @@ int clb_guesses_act(clb_store *store, uint32_t layer, clb_error *err)
     if (!g)
         return COLIBRI_OK;
     const bool all = (uint64_t)g->n_rows * x->top_k >= MANY_ROWS * (uint64_t)x->n_experts;
-    if (!all && (uint64_t)g->n_rows * x->top_k >= x->n_experts) /* too many to guess, too few to want all */
+    if (!all && (!asks(store) || !g->pays.on)) /* too many to guess and too few to want all; or it does not pay */
         return COLIBRI_OK;
     const uint32_t n = all ? next_layer(store, layer) : ask(store, layer);
     for (uint32_t i = 0; i < n && g->n_open < CLB_MOST_GUESSES; i++) {

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "store/cache.h"
+#include "store/pays.h"
 #include "store/store.h"
 
 #define CLB_STORE_PAGE 4096u
@@ -48,6 +49,7 @@ typedef struct clb_guesses {
     double worth[CLB_GUESS_RANKS]; /* share of guesses of this rank that were used, of late */
     uint32_t held_back[CLB_GUESS_RANKS];
     uint64_t last_route, route_ns; /* time between routes, averaged */
+    clb_pays pays;
 } clb_guesses;
 
 typedef struct clb_experts {
@@ -208,6 +210,7 @@ void clb_wave_abandon(clb_store *store);
 int clb_guesses_open(clb_store *store, const clb_expert_pool *pool, clb_error *err);
 void clb_guesses_close(clb_store *store);
 void clb_guesses_step(clb_store *store, const struct colibri_step *step);
+void clb_guesses_step_end(clb_store *store);
 /* What became of the guesses about this layer. */
 void clb_guesses_judge(clb_store *store, const struct colibri_route *route);
 /* After the demand reads of a layer are under way: reads ahead what is worth it. */

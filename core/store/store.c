@@ -172,7 +172,12 @@ void clb_store_get_stats(const clb_store *store, clb_store_stats *out)
     out->bad_answers = c->bad_answers;
     out->policy_ns = c->policy_ns;
     out->policy = x->cache->options.policy->name;
-    out->predictor = x->guesses ? x->guesses->predictor->name : NULL;
+    if (x->guesses) {
+        out->predictor = x->guesses->predictor->name;
+        out->passes_ahead = x->guesses->pays.passes_on;
+        out->passes_plain = x->guesses->pays.passes_off;
+        out->ahead_ratio = x->guesses->pays.ratio;
+    }
 }
 
 void clb_store_reset_stats(clb_store *store)

@@ -125,6 +125,8 @@ typedef struct clb_lease {
 } clb_lease;
 
 void clb_store_step(clb_store *store, enum colibri_phase phase, uint32_t n_rows, uint32_t n_sequences);
+/* After the last layer of a pass that succeeded. */
+void clb_store_step_end(clb_store *store);
 /* route->union_ids are the experts that this step will acquire. */
 void clb_store_route(clb_store *store, const struct colibri_route *route);
 /* Leases at least one and at most n of the experts in ids[n] (distinct, all in the union and not acquired before in
@@ -174,6 +176,8 @@ typedef struct clb_store_stats {
     uint64_t guesses, guess_bytes;       /* experts read ahead */
     uint64_t guess_useful, guess_late, guess_wasted, guess_cancelled;
     uint64_t guess_held_back; /* not read since their like had not been worth it */
+    uint64_t passes_ahead, passes_plain; /* decode passes with reading ahead, and without, since it did not pay or for trial */
+    double ahead_ratio;                  /* time of a pass with / without, as last measured; 0: not yet */
     uint64_t streamed_layers, layer_bytes_read, layer_slot_bytes;
     bool reads_ahead; /* io is valid: something is read while computing */
     clb_io_stats io;

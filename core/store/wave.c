@@ -22,6 +22,11 @@ void clb_store_step(clb_store *store, enum colibri_phase phase, uint32_t n_rows,
     clb_guesses_step(store, &step);
 }
 
+void clb_store_step_end(clb_store *store)
+{
+    clb_guesses_step_end(store);
+}
+
 void clb_store_route(clb_store *store, const struct colibri_route *route)
 {
     clb_wave_abandon(store);

@@ -6,7 +6,6 @@
  * Nothing but predictions comes from it. It is believed whole or not at all. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "plan/rates.h"
 
@@ -136,46 +136,28 @@ done:
     return rc;
 }
 
-static void make_folders(const char *path)
+static int print(const clb_rate_records *records, clb_buf *out, clb_error *err)
 {
-    char dir[PATH_MAX];
-    snprintf(dir, sizeof dir, "%s", path);
-    for (char *p = dir + 1; (p = strchr(p, '/')); p++) {
-        *p = '\0';
-        (void)mkdir(dir, 0700);
-        *p = '/';
+    CLB_TRY(clb_buf_printf(out, err, "%s", MAGIC));
+    for (size_t i = 0; i < records->n; i++) {
+        const clb_rate_record *r = &records->at[i];
+        CLB_TRY(clb_buf_printf(out, err, "%s\t%llu", r->key, (unsigned long long)r->when));
+        for (unsigned v = 0; v < CLB_RATE_VALUES; v++)
+            CLB_TRY(clb_buf_printf(out, err, "\t%.6g", r->value[v]));
+        CLB_TRY(clb_buf_printf(out, err, "\n"));
     }
+    return COLIBRI_OK;
 }
 
 int clb_rate_records_save(const char *path, const clb_rate_records *records, clb_error *err)
 {
-    char temp[PATH_MAX];
-    if (snprintf(temp, sizeof temp, "%s.XXXXXX", path) >= (int)sizeof temp)
-        return clb_fail(err, COLIBRI_E_LIMIT, "%.80s...: the path is too long", path);
-    make_folders(path);
-    const int fd = mkostemp(temp, O_CLOEXEC);
-    if (fd < 0)
-        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
-    FILE *f = fdopen(fd, "w");
-    if (!f) {
-        close(fd);
-        unlink(temp);
-        return CLB_NOMEM(err, "measured rates");
-    }
-    fputs(MAGIC, f);
-    for (size_t i = 0; i < records->n; i++) {
-        const clb_rate_record *r = &records->at[i];
-        fprintf(f, "%s\t%llu", r->key, (unsigned long long)r->when);
-        for (unsigned v = 0; v < CLB_RATE_VALUES; v++)
-            fprintf(f, "\t%.6g", r->value[v]);
-        fputc('\n', f);
-    }
-    const bool bad = ferror(f) != 0;
-    if (fclose(f) || bad || rename(temp, path)) {
-        unlink(temp);
-        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
-    }
-    return COLIBRI_OK;
+    clb_buf text = {0};
+    int rc = print(records, &text, err);
+    clb_file_make_folders(path);
+    if (!rc)
+        rc = clb_file_replace(path, text.data, text.n, false, err); /* lost in a power cut: measured again */
+    clb_buf_free(&text);
+    return rc;
 }
 
 bool clb_rates_default_path(char *out, size_t n)

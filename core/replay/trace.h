@@ -21,8 +21,9 @@
 #define CLB_TRACE_NAME_MAX    256u
 #define CLB_TRACE_LAYERS_MAX  65535u
 #define CLB_TRACE_EXPERTS_MAX 65535u
-#define CLB_TRACE_ROWS_MAX    (1u << 20) /* of one pass */
-#define CLB_TRACE_AHEAD_MAX   2u         /* layers */
+#define CLB_TRACE_BYTES_MAX   (UINT64_C(1) << 40) /* of an expert: sums do not overflow */
+#define CLB_TRACE_ROWS_MAX    (1u << 20)          /* of one pass */
+#define CLB_TRACE_AHEAD_MAX   2u                  /* layers */
 
 enum clb_trace_gates { CLB_GATES_NONE = 0, CLB_GATES_F16 = 1, CLB_GATES_F32 = 2 };
 

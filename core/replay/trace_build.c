@@ -29,6 +29,10 @@ int clb_trace_check_info(const clb_trace_info *info, int status, clb_error *err)
     if (info->ahead_layers > CLB_TRACE_AHEAD_MAX || info->ahead_top > info->n_experts ||
         (info->ahead_layers == 0) != (info->ahead_top == 0))
         return clb_fail(err, status, "trace: %u guesses for %u layers ahead", info->ahead_top, info->ahead_layers);
+    for (uint32_t l = 0; info->expert_bytes && l < info->n_layers; l++)
+        if (info->expert_bytes[l] > CLB_TRACE_BYTES_MAX)
+            return clb_fail(err, status, "trace: experts of %llu bytes in layer %u",
+                            (unsigned long long)info->expert_bytes[l], l);
     if (!memchr(info->model, 0, sizeof info->model) || !memchr(info->arch, 0, sizeof info->arch) ||
         !printable(info->model, strlen(info->model)) || !printable(info->arch, strlen(info->arch)))
         return clb_fail(err, status, "trace: the model's name is not printable text");

@@ -65,8 +65,13 @@ static int read_header(const uint8_t *p, size_t size, clb_trace_builder *b, size
     CLB_TRY(read_text(info.model, names, n_model, err));
     CLB_TRY(read_text(info.arch, names + n_model, n_arch, err));
     CLB_TRY(clb_trace_builder_open(b, &info, COLIBRI_E_FORMAT, err));
-    for (uint32_t l = 0; l < info.n_layers; l++)
-        b->trace->info.expert_bytes[l] = clb_get64(p + CLB_TRACE_HEAD_FIXED + (size_t)l * 8);
+    for (uint32_t l = 0; l < info.n_layers; l++) {
+        const uint64_t bytes = clb_get64(p + CLB_TRACE_HEAD_FIXED + (size_t)l * 8);
+        if (bytes > CLB_TRACE_BYTES_MAX)
+            return clb_fail(err, COLIBRI_E_FORMAT, "trace: experts of %llu bytes in layer %u",
+                            (unsigned long long)bytes, l);
+        b->trace->info.expert_bytes[l] = bytes;
+    }
     *header = need;
     return COLIBRI_OK;
 }

@@ -143,6 +143,7 @@ static void damaged(void **state)
         {d + 24, 4, 3, COLIBRI_E_FORMAT, "router weights"},
         {d + 28, 4, 3, COLIBRI_E_FORMAT, "layers ahead"},
         {d + 36, 4, 1000, COLIBRI_E_FORMAT, "out of range"},
+        {d + 48, 4, 1 << 9, COLIBRI_E_FORMAT, "experts of 2199"},
         {d + header, 4, 1, COLIBRI_E_FORMAT, "unknown record"},
         {d + header + 8, 1, 7, COLIBRI_E_FORMAT, "printable"},
         {pass + 8, 4, 3, COLIBRI_E_FORMAT, "phase 3"},

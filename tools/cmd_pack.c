@@ -186,7 +186,7 @@ static int run(clb_args *args, clb_error *err)
 
 const clb_command clb_command_pack = {
     .name = "pack",
-    .summary = "write a model in the layout that is multiplied, and check such files",
+    .summary = "write models as they are multiplied, and check them",
     .usage = "colibri pack IN.gguf OUT.colibri [--split SIZE] [--force] [--verify]\n"
              "colibri pack --verify FILE.colibri",
     .description =

@@ -1,5 +1,6 @@
 /* colibri plugins: what is there, what is used, and why. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,27 @@ static int with_registry(const clb_args *args, const char *const *words, bool js
     return rc;
 }
 
+/* All of them, whatever the first ones were like; the last failure is the command's. */
+static int check_files(const char *const *files, size_t n, struct colibri_cpu_bits cpu, unsigned timeout, bool json,
+                       clb_error *err)
+{
+    int rc = COLIBRI_OK;
+    size_t bad = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (n > 1 && !json) {
+            fputs(i ? "\n" : "", stdout);
+            clb_put(files[i], 0);
+            puts(":");
+        }
+        const int one = clb_plugins_check(files[i], cpu, timeout, json, err);
+        if (one && one != COLIBRI_E_PLUGIN)
+            return one;
+        bad += one != COLIBRI_OK;
+        rc = one ? one : rc;
+    }
+    return bad && n > 1 ? clb_fail(err, rc, "%zu of %zu files failed", bad, n) : rc;
+}
+
 static int run(clb_args *args, clb_error *err)
 {
     static const struct {
@@ -83,12 +105,16 @@ static int run(clb_args *args, clb_error *err)
         const long near = clb_nearest(action, names, N_ACTIONS);
         return clb_fail(err, COLIBRI_E_USAGE, "unknown action '%.80s'%s%s%s", action,
                         near >= 0 ? "; did you mean '"
-                                  : " (list, info ID, why NAME, cpu, paths, check FILE, new KIND NAME)",
+                                  : " (list, info ID, why NAME, cpu, paths, check FILE..., new KIND NAME)",
                         near >= 0 ? names[near] : "", near >= 0 ? "'?" : "");
     }
     const size_t operands = actions[at].n;
-    if (operands && n != 1 + operands)
-        return clb_fail(err, COLIBRI_E_USAGE, "'%s' needs %s%s", action, operands == 1 ? "one " : "",
+    const bool check = !strcmp(action, "check");
+    if (operands && (check ? n < 2 : n != 1 + operands))
+        return clb_fail(err, COLIBRI_E_USAGE, "'%s' needs %s%s", action,
+                        check           ? "at least one "
+                        : operands == 1 ? "one "
+                                        : "",
                         actions[at].operand);
     if (!operands && n > 1)
         return clb_fail(err, COLIBRI_E_USAGE, "unexpected argument '%.80s'", words[1]);
@@ -108,16 +134,17 @@ static int run(clb_args *args, clb_error *err)
     unsigned timeout;
     CLB_TRY(clb_cpu_from_config(clb_args_config(args), &cpu, err));
     CLB_TRY(parse_timeout(args, &timeout, err));
-    return !strcmp(action, "cpu") ? clb_plugins_cpu(cpu, json, err)
-                                  : clb_plugins_check(words[1], cpu, timeout, json, err);
+    if (!check)
+        return clb_plugins_cpu(cpu, json, err);
+    return check_files(words + 1, n - 1, cpu, timeout, json, err);
 }
 
 const clb_command clb_command_plugins = {
     .name = "plugins",
-    .summary = "show plugins, why they are used or not, and check one",
+    .summary = "show plugins, why they are used or not, and check them",
     .usage = "colibri plugins [list] [--all]\ncolibri plugins info ID\ncolibri plugins why NAME\ncolibri plugins cpu | "
              "paths\n"
-             "colibri plugins check FILE [--timeout SECONDS]\n"
+             "colibri plugins check FILE... [--timeout SECONDS]\n"
              "colibri plugins new KIND NAME [--dir DIR] [--id ID]",
     .description =
         "'list' reads the notes of the plugin files and loads none of them. A rejected plugin says why. "
@@ -129,7 +156,7 @@ const clb_command clb_command_plugins = {
         "plugins may use, 'paths' "
         "the folders that are searched.\n"
         "\n"
-        "'check' examines one file as a packager or author would: its note, its exports, constructors, "
+        "'check' examines each file as a packager or author would: its note, its exports, constructors, "
         "indirect functions and "
         "libraries, then loads it in a separate process and looks for crashes, hangs and tables with "
         "mistakes. It ends with "
@@ -141,10 +168,10 @@ const clb_command clb_command_plugins = {
     .examples = "colibri plugins   # what is installed, and what was rejected\n"
                 "colibri plugins why q4_k   # which kernel multiplies Q4_K here, and which ones lost\n"
                 "colibri plugins list --cpu-mask avx512f   # what a CPU without AVX-512 would use\n"
-                "colibri plugins check ./my-kernel.so   # before shipping it\n"
+                "colibri plugins check build/*.so   # before shipping them\n"
                 "colibri plugins new expert-policy my-policy   # start one of your own\n",
     .flags = flags,
     .settings = settings,
-    .max_positional = 3,
+    .max_positional = -1,
     .run = run,
 };

@@ -137,9 +137,13 @@ static void exit_codes(FILE *out, unsigned width)
 {
     fputs("\nExit codes:\n", out);
 #define EXIT_LINE(name, value, exit_code, text)                                                                        \
-    fprintf(out, "  %3d  ", exit_code);                                                                                \
-    wrap(out, text, strlen(text), 7, 7, width);
-    COLIBRI_STATUS_MAP(EXIT_LINE)
+    if (code == (exit_code)) {                                                                                         \
+        fprintf(out, "  %3d  ", code);                                                                                 \
+        wrap(out, text, strlen(text), 7, 7, width);                                                                    \
+    }
+    for (int code = 0; code < 256; code++) {
+        COLIBRI_STATUS_MAP(EXIT_LINE)
+    }
 #undef EXIT_LINE
 }
 

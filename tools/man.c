@@ -198,9 +198,13 @@ static void exit_status(FILE *out)
 {
     fputs(".SH EXIT STATUS\n", out);
 #define EXIT_LINE(name, value, exit_code, meaning)                                                                     \
-    fprintf(out, ".TP\n.B %d\n", exit_code);                                                                           \
-    text(out, meaning);
-    COLIBRI_STATUS_MAP(EXIT_LINE)
+    if (code == (exit_code)) {                                                                                         \
+        fprintf(out, ".TP\n.B %d\n", code);                                                                            \
+        text(out, meaning);                                                                                            \
+    }
+    for (int code = 0; code < 256; code++) {
+        COLIBRI_STATUS_MAP(EXIT_LINE)
+    }
 #undef EXIT_LINE
 }
 
@@ -278,11 +282,10 @@ void clb_man_overview(FILE *out)
           out);
     flags(out, clb_common_flags);
     fputs(".SH ENVIRONMENT\n", out);
-    text(
-        out,
-        "COLIBRI_KEY sets the setting with the flag --key; colibri.ini(5) lists them. COLIBRI_PLUGIN_PATH adds plugin "
-        "folders. "
-        "No other variable may start with COLIBRI_, except COLIBRI_TEST_ (the project's own tests).");
+    text(out,
+         "COLIBRI_KEY sets the setting with the flag --key; colibri.ini(5) lists them. COLIBRI_PLUGIN_PATH adds plugin "
+         "folders. "
+         "No other variable may start with COLIBRI_, except COLIBRI_TEST_ (the project's own tests).");
     exit_status(out);
     fputs(".SH SEE ALSO\n", out);
     for (size_t i = 0; clb_commands[i]; i++)
@@ -336,9 +339,10 @@ void clb_man_ini(FILE *out)
              "used. The "
              "settings that choose a component take parameters too, as NAME:key=value,key=value.\n");
     fputs(".SH FOREIGN FUNCTIONS\n", out);
-    paragraphs(out, "A section [foreign.NAME] binds a function of any library as a component called NAME, with the keys "
-                    "library (an absolute path, or the name of a system library), symbol, signature and kind "
-                    "(expert-policy or matmul-f32). Loading a library runs its constructors. docs/foreign.md has the rest.\n");
+    paragraphs(
+        out, "A section [foreign.NAME] binds a function of any library as a component called NAME, with the keys "
+             "library (an absolute path, or the name of a system library), symbol, signature and kind "
+             "(expert-policy or matmul-f32). Loading a library runs its constructors. docs/foreign.md has the rest.\n");
     fputs(".SH SETTINGS\n", out);
     settings(out, NULL);
     fputs(".SH SEE ALSO\n.BR colibri (1),\n.BR colibri\\-config (1)\n", out);

@@ -125,7 +125,7 @@ static void print_load(FILE *f, const clb_load_report *r)
 {
     char a[24], b[24];
     fprintf(f,
-            "loading   %s in %.2f s, %.2f GB/s; %.0f %% of the threads' work reading, %.0f %% packing; huge pages %.0f %% "
+            "loading   %s in %.2f s, %.2f GB/s; %.0f %% of the threads' work reading, %.0f %% packing and checksums; huge pages %.0f %% "
             "of the memory, peak RSS %s\n",
             clb_human_bytes(r->bytes, a), (double)r->ns / 1e9, r->bytes_per_second / 1e9, 100 * r->read_share,
             r->ns ? 100 * (1 - r->read_share) : 0.0, 100 * clb_load_report_huge_share(r), clb_human_bytes(r->peak_rss, b));

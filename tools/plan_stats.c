@@ -1,6 +1,7 @@
 /* Prediction against reality, for --stats. */
 #include "plan_stats.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -50,12 +51,55 @@ static uint64_t peak_rss(void)
     return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss * 1024;
 }
 
+/* How long the threads that there are were ready to run while others had the processor, in ns; false where the kernel
+ * does not say. */
+static bool waited_for_cpu(uint64_t *out)
+{
+    DIR *const tasks = opendir("/proc/self/task");
+    bool known = false;
+    *out = 0;
+    for (const struct dirent *d; tasks && (d = readdir(tasks));) {
+        char path[300];
+        unsigned long long ran, waited;
+        snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", d->d_name);
+        FILE *const f = *d->d_name == '.' ? NULL : fopen(path, "re");
+        if (f && fscanf(f, "%llu %llu", &ran, &waited) == 2) {
+            *out += waited;
+            known = true;
+        }
+        if (f)
+            fclose(f);
+    }
+    if (tasks)
+        closedir(tasks);
+    return known;
+}
+
+static double seconds(struct timeval t)
+{
+    return (double)t.tv_sec + (double)t.tv_usec / 1e6;
+}
+
+/* A run that is slower than predicted is so because of the drive, which print_reading shows, or because of this. */
+static void print_processor(FILE *f)
+{
+    struct rusage usage;
+    uint64_t waited;
+    if (getrusage(RUSAGE_SELF, &usage))
+        return;
+    fprintf(f, "processor %.2f s used by all threads", seconds(usage.ru_utime) + seconds(usage.ru_stime));
+    if (waited_for_cpu(&waited))
+        fprintf(f, ", %.2f s waited for it while other programs had it", (double)waited / 1e9);
+    fputc('\n', f);
+}
+
 void clb_plan_stats_print(FILE *f, const clb_engine *e, const clb_generation *g)
 {
     char a[24], b[24], c[24];
     clb_prediction p;
     fprintf(f, "planned   %s of %s, peak RSS %s\n", clb_human_bytes(e->plan.total_bytes, a),
             clb_human_bytes(e->plan.budget, b), clb_human_bytes(peak_rss(), c));
+    print_processor(f);
     if (!g)
         return;
     if (!predict(e, g, &p)) {

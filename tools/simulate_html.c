@@ -422,9 +422,13 @@ static void head(struct html *h)
     }
     clb_page_add(g,
                  " &middot; %u layers of %u experts, top %u &middot; %" PRIu64 " prompts, %" PRIu64
-                 " look-ups &middot; slots %s",
-                 i->n_layers, i->n_experts, i->top_k, units, lookups,
-                 s->layer_pools ? "of each layer" : "shared by all layers");
+                 " look-ups &middot; slots ",
+                 i->n_layers, i->n_experts, i->top_k, units, lookups);
+    const uint32_t sizes = clb_replay_least_slots(i, false);
+    if (s->layer_pools || sizes == 1)
+        clb_page_add(g, s->layer_pools ? "of each layer" : "shared by all layers");
+    else
+        clb_page_add(g, "in %u pools, for %u sizes of experts", sizes, sizes);
     if (s->reset_units)
         clb_page_add(g, " &middot; every prompt starts with an empty cache");
     clb_page_add(g, "</p>");

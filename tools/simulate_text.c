@@ -100,9 +100,15 @@ static void print_head(const clb_sim *s, FILE *f)
     const clb_trace_info *const i = &s->traces[0].trace->info;
     fprintf(f,
             "%u trace%s: %" PRIu64 " prompts, %" PRIu64 " passes, %" PRIu64
-            " look-ups; %u layers, %u experts, top %u; %s\n",
-            s->n_traces, s->n_traces == 1 ? "" : "s", units, passes, lookups, i->n_layers, i->n_experts, i->top_k,
-            s->layer_pools ? "slots of each layer" : "slots shared by all layers");
+            " look-ups; %u layers, %u experts, top %u; slots ",
+            s->n_traces, s->n_traces == 1 ? "" : "s", units, passes, lookups, i->n_layers, i->n_experts, i->top_k);
+    const uint32_t sizes = clb_replay_least_slots(i, false);
+    if (s->layer_pools)
+        fputs("of each layer\n", f);
+    else if (sizes == 1)
+        fputs("shared by all layers\n", f);
+    else
+        fprintf(f, "in %u pools, for %u sizes of experts\n", sizes, sizes);
     if (!isnan(s->cells[0].tok_per_s)) {
         const clb_trace_rates r = clb_sim_rates(s, s->traces[0].trace);
         fprintf(f, "drive %.2f GB/s after %.0f us%s; per token and layer %.1f us + %.1f us per expert\n",

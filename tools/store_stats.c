@@ -43,7 +43,7 @@ static void print_reading(FILE *f, const clb_store_stats *s)
 {
     char a[24];
     fprintf(f,
-            "reading   %s%s: %s in %llu reads, drive busy %.2f s (%.2f GB/s), waited for it %.2f s, packing %.2f s\n",
+            "reading   %s%s: %s in %llu reads, drive busy %.2f s (%.2f GB/s), waited for it %.2f s, packing and checksums %.2f s\n",
             s->io.engine, s->io.direct ? ", direct" : ", through the page cache", clb_human_bytes(s->io.bytes, a),
             (unsigned long long)s->io.requests, (double)s->io.busy_ns / 1e9, rate(s->io.bytes, s->io.busy_ns),
             (double)s->stall_ns / 1e9, (double)s->pack_ns / 1e9);

@@ -74,7 +74,7 @@ static int examine(const char *path, unsigned flags, clb_gguf_target *t, clb_err
     if (!S_ISREG(st.st_mode))
         return clb_fail(err, COLIBRI_E_USAGE, "%s exists and is not a regular file: choose another name", shown);
     if (!(flags & CLB_GGUF_OVERWRITE))
-        return clb_fail(err, COLIBRI_E_USAGE, "%s exists already: remove it or ask to overwrite it", shown);
+        return clb_fail(err, COLIBRI_E_USAGE, "%s exists already (--force replaces it)", shown);
     t->exists = true;
     t->mode = st.st_mode & 07777;
     return COLIBRI_OK;

@@ -209,6 +209,15 @@ static int oracle_collect(struct oracle *o, uint64_t *at, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Layers whose experts have other sizes have slots of their own, so each takes the size of its own first request. */
+static void oracle_bytes(clb_trace *t, const struct oracle *o, uint64_t given)
+{
+    fill_bytes(t, given);
+    for (uint64_t i = o->n; !given && i-- > 0;)
+        t->info.expert_bytes[clb_get64(o->p + i * ORACLE_RECORD + 4) / o->n_experts] =
+            clb_get32(o->p + i * ORACLE_RECORD + 12);
+}
+
 static int oracle_pass(clb_trace_builder *b, struct oracle *o, clb_error *err)
 {
     const uint32_t k = o->top_k;
@@ -324,7 +333,7 @@ static int import_oracle(const uint8_t *p, size_t size, const clb_trace_import_o
             rc = oracle_pass(&b, &s, err);
     }
     if (!rc) {
-        fill_bytes(b.trace, o->expert_bytes ? o->expert_bytes : clb_get32(p + 12));
+        oracle_bytes(b.trace, &s, o->expert_bytes);
         *out = clb_trace_builder_done(&b);
     }
     clb_trace_builder_close(&b);

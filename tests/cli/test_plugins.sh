@@ -162,6 +162,11 @@ pgrep -f "plugins check --timeout 1 $bad/hang.so" >/dev/null && fail "a hanging 
 run 9 "$c" plugins check --json "$bad/lies.so"
 json 'd["ok"] is False and any(not x["pass"] and "lies" in x["detail"] for x in d["checks"])'
 refuse 3 "no such file" "$c" plugins check "$WORK/none.so"
+# Several files: all are examined, whatever the first ones were like.
+run 9 "$c" plugins check "$bad/lies.so" "$bad/hang.so" --timeout 1 && out "lies" && out "it hung in init" &&
+    err "2 of 2 files failed"
+run 9 "$c" plugins check --json "$bad/lies.so" "$bad/lies.so"
+[ "$(grep -o "\"ok\"" "$WORK/out" | wc -l)" = 2 ] || fail "not two JSON objects"
 run 9 "$c" plugins check "$WORK"
 out "not a regular file"
 cp "$bad/good.so" "$WORK/w.so"

@@ -32,6 +32,10 @@ cmp a.csv d.csv || fail "CSV changed on its way through .clbt"
 run 0 "$COLIBRI" trace export a.clbt --to oracleGeneral -o a.oracleGeneral
 [ $(($(wc -c <a.oracleGeneral) % 24)) = 0 ] || fail "oracleGeneral is not made of 24-byte records"
 run 0 "$COLIBRI" trace import a.oracleGeneral --layers 5 --experts 32 --top-k 4 -o e.clbt
+run 0 "$COLIBRI" trace export e.clbt --to jsonl -o e.jsonl
+sizes() { head -n 1 "$1" | grep -o '"expert_bytes":[^]]*'; }
+[ -n "$(sizes a.jsonl)" ] && [ "$(sizes a.jsonl)" = "$(sizes e.jsonl)" ] ||
+    fail "the layers' sizes changed on their way through oracleGeneral: $(sizes a.jsonl), $(sizes e.jsonl)"
 
 # A text as it stands, in windows.
 for i in $(seq 60); do echo "Line $i of a text that is long enough for two windows."; done >text.txt

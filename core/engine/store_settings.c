@@ -66,6 +66,27 @@ static int read_experts(const clb_config *config, clb_registry *reg, clb_store_s
     return COLIBRI_OK;
 }
 
+/* Whether anything is read while running depends on the memory that there is, so a flag that is of no use this time is
+ * no mistake; but nobody shall measure what it does without knowing that it does nothing. */
+static void tell_idle(const clb_config *config, const clb_model *model, const clb_model_load_options *o)
+{
+    static const struct {
+        enum clb_setting id;
+        const char *flag;
+        bool of_experts;
+    } of_reading[] = {{CLB_SET_store_predictor, "--predictor", true},
+                      {CLB_SET_store_io, "--io", false},
+                      {CLB_SET_store_direct, "--direct", false},
+                      {CLB_SET_store_mirror, "--mirror", false}};
+    const bool experts = model->n_moe_layers && !o->preload;
+    for (size_t i = 0; i < sizeof of_reading / sizeof *of_reading; i++)
+        if (!experts && (of_reading[i].of_experts || !o->n_streamed_layers) &&
+            strncmp(clb_config_origin(config, of_reading[i].id), "--", 2) == 0)
+            clb_logf(o->log, COLIBRI_LOG_WARN,
+                     "%s does nothing in this run: all %s fit in memory and are read at start", of_reading[i].flag,
+                     of_reading[i].of_experts ? "experts" : "weights");
+}
+
 int clb_store_settings_read(const clb_config *config, const clb_model *model, clb_store_settings *owned,
                             clb_model_load_options *out, clb_error *err)
 {
@@ -81,9 +102,10 @@ int clb_store_settings_read(const clb_config *config, const clb_model *model, cl
                                                                : CLB_VERIFY_FIRST;
     out->n_mirror_dirs = clb_config_list(config, CLB_SET_store_mirror, &out->mirror_dirs);
     out->prefetch_depth = (uint32_t)clb_config_u64(config, CLB_SET_store_prefetch_depth);
-    if (!model->n_moe_layers)
-        return refuse_for_dense(config, err);
-    return read_experts(config, model->registry, owned, out, err);
+    CLB_TRY(model->n_moe_layers ? read_experts(config, model->registry, owned, out, err)
+                                : refuse_for_dense(config, err));
+    tell_idle(config, model, out);
+    return COLIBRI_OK;
 }
 
 int clb_store_settings_policy_bytes(const clb_config *config, const clb_model *model, uint64_t *out, clb_error *err)

@@ -42,6 +42,17 @@ for policy in lru lfu frequency-weighted; do
     cmp -s "$WORK/out" "$WORK/want" || fail "policy $policy gives other text"
 done
 
+# flags about reading say so when everything is in memory, and are silent when they are of use
+run0 --max-memory 512M --predictor repeat-last --io pread "$RECALL"
+err "--predictor does nothing in this run"
+err "--io does nothing in this run"
+run0 --max-memory 512M --resident-layers 2 --predictor repeat-last --io pread "$RECALL"
+err "--predictor does nothing in this run"
+grep -q -- "--io does" "$WORK/err" && fail "--io is of use while layers are streamed: $(cat "$WORK/err")"
+run0 --max-memory 512M --expert-slots 24 --predictor repeat-last --io pread "$RECALL"
+cmp -s "$WORK/out" "$WORK/want" || fail "a predictor gives other text"
+grep -q "does nothing" "$WORK/err" && fail "few expert slots: $(cat "$WORK/err")"
+
 # KV strategies that evict: the run goes on, retained positions are reported
 for strategy in sliding-window important-tokens; do
     run0 --raw --kv-strategy $strategy --kv-budget 64 -n 200 --ignore-eos --stats "In the beginning God created"

@@ -148,6 +148,8 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
         .preload = moe && e->plan.all_experts,
     };
     load_options.io_cpus = e->any_cpus ? NULL : &e->cpus;
+    load_options.cancelled = options->cancelled;
+    load_options.cancelled_ctx = options->cancelled_ctx;
     CLB_GO(clb_store_settings_read(config, e->model, &owned, &load_options, err));
     /* Everything is read once and never again, and there is no room for the page cache's copy beside ours: given back
      * as loading goes on, it cannot push out other things. */

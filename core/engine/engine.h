@@ -22,7 +22,7 @@ typedef struct clb_engine_options {
     const clb_log *log;             /* borrowed while the engine lives */
     uint32_t n_sequences;           /* sequences that may be alive at once, >= 1 */
     uint32_t min_ctx;               /* if no context length is configured, it is at least this; 0: the default */
-    bool (*cancelled)(void *ctx);   /* polled between layers; may be NULL */
+    bool (*cancelled)(void *ctx); /* polled while loading, between layers and while waiting for a drive; may be NULL */
     void *cancelled_ctx;
     void (*on_route)(void *ctx, const struct colibri_route *route); /* may be NULL */
     void *on_route_ctx;

@@ -109,6 +109,8 @@ int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_
         .io = options->io,
         .direct = options->direct,
         .io_cpus = options->io_cpus,
+        .cancelled = options->cancelled,
+        .cancelled_ctx = options->cancelled_ctx,
         .mirror_dirs = options->mirror_dirs,
         .n_mirror_dirs = options->n_mirror_dirs,
         .expected_bytes = sizes.embedding_bytes + sizes.dense_bytes + (options->preload ? sizes.expert_bytes : 0),

@@ -77,7 +77,9 @@ typedef struct clb_model_load_options {
     bool layer_pools;
     enum clb_io_engine io;
     enum clb_io_direct direct;
-    const cpu_set_t *io_cpus;       /* where reading threads may run; NULL: anywhere */
+    const cpu_set_t *io_cpus;     /* where reading threads may run; NULL: anywhere */
+    bool (*cancelled)(void *ctx); /* as in clb_store_options */
+    void *cancelled_ctx;
     const char *const *mirror_dirs; /* [n_mirror_dirs] */
     size_t n_mirror_dirs;
     uint32_t n_streamed_layers; /* layers whose dense matrices are streamed, see clb_model_streams */

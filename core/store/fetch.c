@@ -14,6 +14,8 @@
 
 /* Groups of a matrix that one worker takes at a time: enough for it to be worth the way, few enough to share. */
 #define RANGE_BYTES ((uint64_t)256 << 10)
+/* How often somebody who waits for a slow drive asks whether to go on. */
+#define PATIENCE_NS UINT64_C(100000000)
 
 /* ---- opening ---- */
 
@@ -108,21 +110,40 @@ int clb_store_submit_matrix(clb_store *store, const clb_matrix *m, const clb_ggu
     return clb_io_submit(store->io, &read, 1, err);
 }
 
+static void deliver(clb_store *store, const clb_io_done *done, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (done[i].tag >= CLB_TAG_LAYERS)
+            clb_layers_done(store, done[i].tag, done[i].status);
+        else
+            clb_expert_done(store, done[i].tag, done[i].status);
+}
+
 int clb_store_collect(clb_store *store, bool wait, clb_error *err)
 {
     clb_io_done done[64];
     (void)err;
     for (;;) {
         const uint32_t n = clb_io_collect(store->io, done, 64, wait);
-        for (uint32_t i = 0; i < n; i++)
-            if (done[i].tag >= CLB_TAG_LAYERS)
-                clb_layers_done(store, done[i].tag, done[i].status);
-            else
-                clb_expert_done(store, done[i].tag, done[i].status);
+        deliver(store, done, n);
         if (n < 64)
             return COLIBRI_OK;
         wait = false;
     }
+}
+
+bool clb_store_cancelled(const clb_store *store)
+{
+    return store->options.cancelled && store->options.cancelled(store->options.cancelled_ctx);
+}
+
+int clb_store_wait(clb_store *store, clb_error *err)
+{
+    clb_io_done done[64];
+    if (clb_store_cancelled(store))
+        return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
+    deliver(store, done, clb_io_collect_within(store->io, done, 64, PATIENCE_NS));
+    return COLIBRI_OK;
 }
 
 void clb_store_failure(clb_store *store, uint32_t tag, clb_error *err)

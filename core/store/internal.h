@@ -153,7 +153,8 @@ clb_read clb_store_matrix_read(const clb_matrix *m, const clb_gguf_tensor *t, ui
 int clb_store_read_now(clb_store *store, clb_read *reads, size_t n, clb_error *err);
 /* For the next clb_store_load. */
 int clb_store_queue(clb_store *store, const clb_read *read, clb_error *err);
-/* Likewise: compares the whole tensor with its checksums, if it has any that are wanted. mapped: NULL, or its first byte. */
+/* Likewise: compares the whole tensor with its checksums, if it has any that are wanted. mapped: NULL, or its first
+ * byte. */
 int clb_store_queue_check(clb_store *store, const clb_gguf_tensor *t, const uint8_t *mapped, clb_error *err);
 /* Pointer into the mapping, or NULL (read mode, or not aligned for direct use). */
 const uint8_t *clb_store_mapped(const clb_store *store, const clb_gguf_tensor *t, uint64_t offset, size_t align);
@@ -175,6 +176,9 @@ int clb_store_submit_matrix(clb_store *store, const clb_matrix *m, const clb_ggu
                             uint32_t tag, enum clb_io_priority priority, clb_error *err);
 /* Collects what has arrived; waits for something if `wait` and anything is under way. */
 int clb_store_collect(clb_store *store, bool wait, clb_error *err);
+/* Waits for a while, which may be before anything has arrived; CANCELLED if that is wanted. */
+int clb_store_wait(clb_store *store, clb_error *err);
+bool clb_store_cancelled(const clb_store *store);
 /* Why the read `tag` failed. */
 void clb_store_failure(clb_store *store, uint32_t tag, clb_error *err);
 int clb_store_add_arrival(clb_store *store, const clb_arrival *a, clb_error *err);

@@ -83,7 +83,7 @@ void clb_io_close(clb_io *io)
         io->ops->kick(io);
         if (!io->in_flight)
             break;
-        io->ops->wait(io);
+        io->ops->wait(io, UINT64_MAX);
     }
     pthread_mutex_unlock(&io->lock);
     io->ops->close(io);
@@ -120,7 +120,7 @@ int clb_io_submit(clb_io *io, const clb_io_read *reads, uint32_t n, clb_error *e
     return rc;
 }
 
-uint32_t clb_io_collect(clb_io *io, clb_io_done *done, uint32_t max, bool wait)
+static uint32_t collect(clb_io *io, clb_io_done *done, uint32_t max, uint64_t until)
 {
     pthread_mutex_lock(&io->lock);
     uint32_t n;
@@ -128,13 +128,23 @@ uint32_t clb_io_collect(clb_io *io, clb_io_done *done, uint32_t max, bool wait)
         io->ops->reap(io);
         io->ops->kick(io);
         n = clb_io_pop_done(io, done, max);
-        if (n || !wait || !io->outstanding || !max)
+        if (n || !until || !io->outstanding || !max || (until != UINT64_MAX && clb_now_ns() >= until))
             break;
-        io->ops->wait(io);
+        io->ops->wait(io, until);
     }
     io->ops->leave(io);
     pthread_mutex_unlock(&io->lock);
     return n;
+}
+
+uint32_t clb_io_collect(clb_io *io, clb_io_done *done, uint32_t max, bool wait)
+{
+    return collect(io, done, max, wait ? UINT64_MAX : 0);
+}
+
+uint32_t clb_io_collect_within(clb_io *io, clb_io_done *done, uint32_t max, uint64_t max_ns)
+{
+    return collect(io, done, max, clb_now_ns() + max_ns);
 }
 
 /* The lock is there for the engine's threads: a const function may take it. */

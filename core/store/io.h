@@ -88,6 +88,8 @@ typedef struct clb_io_done {
 /* Collects up to max finished requests; blocks until there is one if `wait` and something is outstanding. Returns their
  * number. */
 uint32_t clb_io_collect(clb_io *io, clb_io_done *done, uint32_t max, bool wait);
+/* Likewise, but waits no longer than about max_ns: for callers that may be told to stop while a drive is slow. */
+uint32_t clb_io_collect_within(clb_io *io, clb_io_done *done, uint32_t max, uint64_t max_ns);
 uint32_t clb_io_outstanding(const clb_io *io);
 /* The message of a request that failed with IO: file, place, errno or what became of the file. The last 16 failures are
  * kept; NOT_FOUND for any other tag. */

@@ -93,8 +93,9 @@ typedef struct clb_io_engine_ops {
     void (*kick)(clb_io *io);
     /* Finishes what has completed, without waiting. */
     void (*reap)(clb_io *io);
-    /* Waits until something has completed; at least one piece is in flight. */
-    void (*wait)(clb_io *io);
+    /* Waits until something has completed, at most until then (clb_now_ns; UINT64_MAX: for ever); may return early. At
+     * least one piece is in flight. */
+    void (*wait)(clb_io *io, uint64_t until);
     /* The caller turns to other work. */
     void (*leave)(clb_io *io);
 } clb_io_engine_ops;

@@ -27,7 +27,11 @@ static int readers_open(clb_io *io, clb_error *err)
         io->depth = MOST_THREADS; /* which leaves threads for demand when prefetch has all that it may */
     t->most = io->depth;
     pthread_cond_init(&t->work, NULL);
-    pthread_cond_init(&t->some, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* as clb_now_ns */
+    pthread_cond_init(&t->some, &attr);
+    pthread_condattr_destroy(&attr);
     io->engine = t;
     return COLIBRI_OK;
 }
@@ -90,11 +94,15 @@ static void readers_kick(clb_io *io)
         read_piece(io, i); /* with none: here and now */
 }
 
-static void readers_wait(clb_io *io)
+static void readers_wait(clb_io *io, uint64_t until)
 {
     readers *t = io->engine;
+    const struct timespec at = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
     t->waiting = true;
-    pthread_cond_wait(&t->some, &io->lock);
+    if (until == UINT64_MAX)
+        pthread_cond_wait(&t->some, &io->lock);
+    else
+        pthread_cond_timedwait(&t->some, &io->lock, &at);
     t->waiting = false;
 }
 

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "store/io_internal.h"
 
 /* user_data of what is no piece */
@@ -142,19 +143,26 @@ static void uring_reap(clb_io *io)
 
 /* Sleeps until there is a completion in the ring. Not through liburing, which would look at the ring without the lock.
  */
-static void sleep_in_ring(clb_io *io, const uring *u)
+static void sleep_in_ring(clb_io *io, const uring *u, uint64_t until)
 {
     const int fd = u->ring.ring_fd;
+    /* Kernels before 5.11 cannot be told how long: there a piece that never completes is waited for. */
+    const bool timed = until != UINT64_MAX && u->ring.features & IORING_FEAT_EXT_ARG;
+    const uint64_t now = timed ? clb_now_ns() : 0, left = until > now ? until - now : 0;
+    struct __kernel_timespec ts = {.tv_sec = (long long)(left / 1000000000u),
+                                   .tv_nsec = (long long)(left % 1000000000u)};
+    struct io_uring_getevents_arg arg = {.ts = (uint64_t)(uintptr_t)&ts};
     pthread_mutex_unlock(&io->lock);
-    syscall(SYS_io_uring_enter, fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0); /* EINTR: the caller looks again */
+    syscall(SYS_io_uring_enter, fd, 0, 1, IORING_ENTER_GETEVENTS | (timed ? IORING_ENTER_EXT_ARG : 0u),
+            timed ? &arg : NULL, timed ? sizeof arg : 0); /* EINTR, ETIME: the caller looks again */
     pthread_mutex_lock(&io->lock);
 }
 
-static void uring_wait(clb_io *io)
+static void uring_wait(clb_io *io, uint64_t until)
 {
     uring *u = io->engine;
     u->caller_waits = true; /* the reaper leaves completions alone, so none is missed between here and the kernel */
-    sleep_in_ring(io, u);
+    sleep_in_ring(io, u, until);
     u->caller_waits = false;
 }
 
@@ -168,7 +176,7 @@ static void *reap_while_away(void *arg)
             pthread_cond_wait(&u->away, &io->lock);
         if (u->stop)
             break;
-        sleep_in_ring(io, u);
+        sleep_in_ring(io, u, UINT64_MAX);
         if (u->caller_waits || u->stop)
             continue;
         uring_reap(io);

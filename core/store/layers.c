@@ -208,12 +208,13 @@ static int wait_for(clb_store *store, struct stream_slot *at, clb_error *err)
         CLB_TRY(clb_store_collect(store, false, err));
     const uint64_t t0 = clb_now_ns();
     const bool stalled = at->left;
-    while (at->left)
-        CLB_TRY(clb_store_collect(store, true, err));
+    int rc = COLIBRI_OK;
+    while (at->left && !rc)
+        rc = clb_store_wait(store, err);
     if (stalled)
         store->stats.stall_ns += clb_now_ns() - t0;
-    if (!at->failed)
-        return COLIBRI_OK;
+    if (rc || !at->failed)
+        return rc;
     if (err)
         *err = at->err;
     return at->err.code;
@@ -226,9 +227,9 @@ static int convert(clb_store *store, struct stream_layer *l, struct stream_slot 
         if (!(at->arrived & 1u << i))
             continue;
         clb_arrival a = {.m = p->m,
-                               .base = at->data + p->at,
-                               .lead = clb_io_lead(store->io, p->t->offset + p->offset),
-                               .plain = plain(p)};
+                         .base = at->data + p->at,
+                         .lead = clb_io_lead(store->io, p->t->offset + p->offset),
+                         .plain = plain(p)};
         if (p->has_sums && clb_store_must_verify(store, p->t, p->verified)) {
             a.tensor = p->t;
             a.bytes = p->t->file_bytes;
@@ -247,7 +248,7 @@ static int start_over(clb_store *store, uint32_t index, clb_error *err)
     struct clb_layers *s = store->layers;
     for (uint32_t slot = 0; slot < s->n_slots; slot++) {
         while (s->slots[slot].left)
-            CLB_TRY(clb_store_collect(store, true, err));
+            CLB_TRY(clb_store_wait(store, err));
         release_slot(s, slot);
     }
     s->next = index;
@@ -270,7 +271,7 @@ int clb_store_layer_begin(clb_store *store, uint32_t layer, clb_error *err)
         rc = convert(store, l, at, err);
     if (rc) {
         release_slot(s, slot);
-        return clb_context(err, "layer %u", layer);
+        return rc == COLIBRI_E_CANCELLED ? rc : clb_context(err, "layer %u", layer);
     }
     at->in_use = true;
     for (uint32_t i = 0; i < l->n_parts; i++)

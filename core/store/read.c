@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "store/internal.h"
 
-/* Half of a small L2 cache. On one Zen 4 core, page cache to packed Q4_0: 2.6 to 3.0 GB/s with 64 KiB to 1 MiB, 2.2 with
- * 4 MiB, 2.3 from a mapping of the file, whose pages must each be mapped first. */
+/* Half of a small L2 cache. On one Zen 4 core, page cache to packed Q4_0: 2.6 to 3.0 GB/s with 64 KiB to 1 MiB, 2.2
+ * with 4 MiB, 2.3 from a mapping of the file, whose pages must each be mapped first. */
 #define CHUNK_BYTES ((uint64_t)512 << 10)
 #define LEAST_CHUNK ((uint64_t)64 << 10)
 /* Chunks per worker that a short list is cut into, so that all workers end at about the same time. */
@@ -94,10 +94,9 @@ static int bring(const clb_store *store, const clb_read *r, uint64_t at, uint8_t
 static int compare(const clb_store *store, const clb_read *r, uint64_t at, const uint8_t *buf, uint64_t bytes,
                    clb_error *err)
 {
-    return r->as == CLB_READ_BLOCK
-               ? clb_gguf_verify_block(store->options.gguf, r->tensor, r->offset / r->tensor->expert_stride, buf, bytes,
-                                       err)
-               : clb_gguf_verify_piece(store->options.gguf, r->tensor, at, buf, bytes, err);
+    return r->as == CLB_READ_BLOCK ? clb_gguf_verify_block(store->options.gguf, r->tensor,
+                                                           r->offset / r->tensor->expert_stride, buf, bytes, err)
+                                   : clb_gguf_verify_piece(store->options.gguf, r->tensor, at, buf, bytes, err);
 }
 
 static void read_worker(void *ctx, uint32_t worker, uint32_t n_workers)
@@ -120,6 +119,11 @@ static void read_worker(void *ctx, uint32_t worker, uint32_t n_workers)
         uint8_t *to = r->dst ? r->dst + first * r->dst_unit : NULL;
         uint8_t *buf = in_place(r) ? to : store->staging[worker];
         clb_error err;
+        if (worker == 0 && clb_store_cancelled(store)) { /* the caller's thread */
+            (void)clb_fail(&err, COLIBRI_E_CANCELLED, "stopped on request");
+            fail(job, &err);
+            break;
+        }
         const uint64_t t0 = clb_now_ns();
         if (bring(store, r, at, buf, bytes, &err)) {
             fail(job, &err);

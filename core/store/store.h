@@ -72,10 +72,12 @@ typedef struct clb_store_options {
     bool drop_cache;         /* take what was loaded out of the page cache: memory has no room for both copies */
     enum clb_io_engine io;   /* of experts and streamed layers */
     enum clb_io_direct direct;
-    const cpu_set_t *io_cpus; /* where the threads of io may run, as in clb_io_options; borrowed while opening */
+    const cpu_set_t *io_cpus;       /* where the threads of io may run, as in clb_io_options; borrowed while opening */
     const char *const *mirror_dirs; /* [n_mirror_dirs] folders with copies of the model's files; borrowed */
     size_t n_mirror_dirs;
     enum clb_store_verify verify;
+    bool (*cancelled)(void *ctx); /* asked by the engine's thread while it loads or waits for a drive; may be NULL */
+    void *cancelled_ctx;
 } clb_store_options;
 
 int clb_store_create(const clb_store_options *options, clb_store **out, clb_error *err);
@@ -176,8 +178,9 @@ typedef struct clb_store_stats {
     uint64_t guesses, guess_bytes;       /* experts read ahead */
     uint64_t guess_useful, guess_late, guess_wasted, guess_cancelled;
     uint64_t guess_held_back; /* not read since their like had not been worth it */
-    uint64_t passes_ahead, passes_plain; /* decode passes with reading ahead, and without, since it did not pay or for trial */
-    double ahead_ratio;                  /* time of a pass with / without, as last measured; 0: not yet */
+    uint64_t passes_ahead,
+        passes_plain;   /* decode passes with reading ahead, and without, since it did not pay or for trial */
+    double ahead_ratio; /* time of a pass with / without, as last measured; 0: not yet */
     uint64_t streamed_layers, layer_bytes_read, layer_slot_bytes;
     bool reads_ahead; /* io is valid: something is read while computing */
     clb_io_stats io;

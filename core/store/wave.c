@@ -99,7 +99,7 @@ static int begin_wave(clb_store *store, uint32_t layer, const uint32_t *ids, con
         if (!store->io || !clb_io_outstanding(store->io))
             return clb_fail(err, COLIBRI_E_INTERNAL, "every expert slot is leased while layer %u needs one", layer);
         const uint64_t t0 = clb_now_ns();
-        const int rc = clb_store_collect(store, true, err);
+        const int rc = clb_store_wait(store, err);
         store->stats.stall_ns += clb_now_ns() - t0;
         CLB_TRY(rc);
     }
@@ -195,7 +195,7 @@ static int wait_for_more(clb_store *store, clb_error *err)
     if (did)
         return COLIBRI_OK;
     const uint64_t t0 = clb_now_ns();
-    const int rc = clb_store_collect(store, true, err);
+    const int rc = clb_store_wait(store, err);
     store->stats.stall_ns += clb_now_ns() - t0;
     return rc;
 }
@@ -244,13 +244,16 @@ void clb_wave_abandon(clb_store *store)
     clb_experts *x = store->experts;
     clb_cache *c = x->cache;
     store->n_arrivals = 0;
+    /* All of them before the first is waited for: the drive would go on with the others meanwhile. */
+    for (uint32_t i = 0; i < x->n_wave; i++)
+        for (uint32_t p = 0; !x->wave[i].leased && x->wave[i].slot != CLB_NO_SLOT && p < CLB_PARTS; p++)
+            if (x->fetches[x->wave[i].slot].left)
+                clb_io_cancel(store->io, x->wave[i].slot * 4 + p);
     for (uint32_t i = 0; i < x->n_wave; i++) {
         const clb_wave_entry *e = &x->wave[i];
         if (e->leased || e->slot == CLB_NO_SLOT)
             continue;
         clb_fetch *f = &x->fetches[e->slot];
-        for (uint32_t p = 0; f->left && p < CLB_PARTS; p++)
-            clb_io_cancel(store->io, e->slot * 4 + p);
         while (f->left) /* the drive still writes into the slot */
             (void)clb_store_collect(store, true, NULL);
         /* What was being converted may be half done. */

@@ -98,9 +98,9 @@ static int read_trace(clb_plan_report *r, const char *path, clb_hit_curve *curve
     if (trace->info.n_layers != r->engine->model->n_moe_layers || trace->info.n_experts != hp->n_experts ||
         trace->info.top_k != hp->top_k)
         rc = clb_fail(err, COLIBRI_E_USAGE,
-                      "--trace %s: recorded from a model with %u layers of %u experts, top %u; this one has %u, %u, %u",
-                      path, trace->info.n_layers, trace->info.n_experts, trace->info.top_k,
-                      r->engine->model->n_moe_layers, hp->n_experts, hp->top_k);
+                      "%s: recorded from a model with %u layers of %u experts, top %u; this one has %u, %u, %u", path,
+                      trace->info.n_layers, trace->info.n_experts, trace->info.top_k, r->engine->model->n_moe_layers,
+                      hp->n_experts, hp->top_k);
     if (!rc)
         rc = clb_hit_curve_make(trace, curve, err);
     clb_trace_close(trace);

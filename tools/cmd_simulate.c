@@ -206,7 +206,7 @@ const clb_command clb_command_simulate = {
                    "closes says more "
                    "than its hit rate. Intervals are percentile bootstraps over prompts.",
     .examples = "colibri simulate chat.clbt --policy all --slots 10%,25%,50%   # which policy, at which size\n"
-                "colibri simulate *.clbt --policy lru,lfu:decay=2 --html report.html   # plots for a paper\n"
+                "colibri simulate *.clbt --policy lru,frequency-weighted:half-life=16 --html report.html   # plots for a paper\n"
                 "colibri simulate chat.clbt --policy lru --predictor all --read-rate 3G   # does read-ahead pay?\n"
                 "colibri simulate chat.clbt --bench   # look-ups per second",
     .flags = flags,

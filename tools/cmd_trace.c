@@ -8,7 +8,7 @@
 static const clb_flag flags[] = {
     {"file", 'f', "FILE", "prompts: JSON lines, or a text that is one prompt (- for standard input)", true},
     {"prompts", 0, "FILE", "prompts, one on each line", true},
-    {"output", 'o', "FILE", "where the trace goes", false},
+    {"output", 'o', "FILE", "where the trace goes (export: standard output unless given)", false},
     {"force", 0, NULL, "replace an existing file", false},
     {"teacher-forced", 0, NULL, "feed the texts token by token instead of generating", false},
     {"prefill", 0, "N", "teacher-forced and TRC1: the first N tokens are a prompt (128 unless given)", false},

@@ -27,9 +27,9 @@ void clb_prompts_free(clb_prompts *prompts);
 extern const unsigned char clb_default_prompts[];
 extern const size_t clb_default_prompts_size;
 
-/* "expert-policy=lfu:decay=2,store.expert-slots=80" into assignments. A comma starts a new one where a setting's name
- * and '=' follow; otherwise it belongs to the value. Flags' names and aliases are turned into section.key; what names
- * no setting or none of `command` is USAGE. Append to out[*n]; at most `cap` of them. */
+/* "expert-policy=frequency-weighted:half-life=16,store.expert-slots=80" into assignments. A comma starts a new one
+ * where a setting's name and '=' follow; otherwise it belongs to the value. Flags' names and aliases are turned into
+ * section.key; what names no setting or none of `command` is USAGE. Append to out[*n]; at most `cap` of them. */
 int clb_split_assignments(const char *list, const clb_command *command, const char *origin, char **out, size_t *n,
                           size_t cap, clb_error *err);
 

@@ -75,7 +75,8 @@ static int to_stream(void *ctx, const void *data, size_t n, clb_error *err)
 
 int clb_trace_cmd_export(clb_args *args, const char *file, clb_error *err)
 {
-    const char *const to = clb_args_value(args, "to"), *const out = clb_args_value(args, "output");
+    const char *const to = clb_args_value(args, "to"), *const named = clb_args_value(args, "output");
+    const char *const out = named && strcmp(named, "-") != 0 ? named : NULL; /* standard output */
     const int format = to ? clb_trace_format_of(to) : -1;
     clb_trace *t = NULL;
     if (format != CLB_TRACE_CSV && format != CLB_TRACE_JSONL && format != CLB_TRACE_ORACLE)

@@ -88,6 +88,8 @@ void clb_expert_profile_save(const clb_model *model, const char *path, const clb
             rc = clb_file_replace(path, file.data, file.n, true, &err);
         if (rc)
             clb_logf(log, COLIBRI_LOG_WARN, "the expert profile is not kept: %s", err.msg);
+        else
+            clb_logf(log, COLIBRI_LOG_INFO, "expert profile kept in %s", path);
     }
     free(bytes);
     clb_buf_free(&file);

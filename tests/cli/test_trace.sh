@@ -20,6 +20,7 @@ for f in a b; do
     run 0 "$COLIBRI" trace export $f.clbt --to jsonl -o $f.jsonl
     run 0 "$COLIBRI" trace export $f.clbt --to csv -o $f.csv
 done
+run 0 "$COLIBRI" trace export a.clbt --to csv -o - && cmp a.csv "$WORK/out" || fail "-o - is not standard output"
 cmp a.csv b.csv || fail "the trace depends on what is resident"
 
 # There and back.

@@ -8,9 +8,10 @@
 
 #include "base/file.h"
 #include "base/str.h"
+#include "store/cache.h"
 
 #define MAGIC   "CLBPROF1"
-#define LARGEST ((size_t)64 << 20)
+#define LARGEST (CLB_MOST_PROFILE + 65536) /* with the header */
 #define ENDING  ".profile"
 
 static int header(const clb_model *model, clb_buf *out, clb_error *err)
@@ -82,15 +83,19 @@ void clb_expert_profile_save(const clb_model *model, const char *path, const clb
     int rc = header(model, &file, &err);
     const size_t n = rc ? 0 : clb_store_save_profile(model->store, NULL, 0);
     void *bytes = n ? malloc(n) : NULL;
-    if (!rc && bytes && clb_store_save_profile(model->store, bytes, n) == n) {
+    if (!rc && n && !bytes)
+        rc = CLB_NOMEM(&err, "the expert profile");
+    if (!rc && (!n || clb_store_save_profile(model->store, bytes, n) != n))
+        rc = clb_fail(&err, COLIBRI_E_PLUGIN, "expert policy %s gives none of sensible and constant size",
+                      clb_store_policy_name(model->store));
+    if (!rc)
         rc = clb_buf_append(&file, bytes, n, &err);
-        if (!rc)
-            rc = clb_file_replace(path, file.data, file.n, true, &err);
-        if (rc)
-            clb_logf(log, COLIBRI_LOG_WARN, "the expert profile is not kept: %s", err.msg);
-        else
-            clb_logf(log, COLIBRI_LOG_INFO, "expert profile kept in %s", path);
-    }
+    if (!rc)
+        rc = clb_file_replace(path, file.data, file.n, true, &err);
+    if (rc)
+        clb_logf(log, COLIBRI_LOG_WARN, "the expert profile is not kept: %s", err.msg);
+    else
+        clb_logf(log, COLIBRI_LOG_INFO, "expert profile kept in %s", path);
     free(bytes);
     clb_buf_free(&file);
 }

@@ -317,7 +317,8 @@ uint32_t clb_cache_place(clb_cache *c, uint32_t layer, uint32_t expert, enum col
 {
     struct clb_cache_pool *p = pool_of_layer(c, layer);
     const bool prefetch = cause == COLIBRI_CAUSE_PREFETCH;
-    /* Asked once the load is certain to happen: an expert that must wait for a later wave would be asked about twice. */
+    /* Asked once the load is certain to happen: an expert that must wait for a later wave would be asked about twice.
+     */
     if (p->n_free == 0 && p->n_busy >= p->n)
         return CLB_NO_SLOT;
     if (!prefetch && p->n_transit && p->n_free_transit == 0)
@@ -493,13 +494,15 @@ size_t clb_cache_save(clb_cache *c, void *buf, size_t size)
     for (uint32_t i = 0; i < c->n_pools; i++) {
         void *self = c->pools[i].self;
         const uint64_t need = self ? policy->save(self, NULL, 0) : 0;
+        if (need > CLB_MOST_PROFILE || total + need > CLB_MOST_PROFILE)
+            return 0; /* also what a policy returns that counts wrongly */
         const size_t at = total + sizeof need;
         total = at + (size_t)need;
         if (size < total)
             continue;
         memcpy(to + at - sizeof need, &need, sizeof need);
-        if (need)
-            policy->save(self, to + at, (size_t)need);
+        if (need && policy->save(self, to + at, (size_t)need) != need)
+            return 0;
     }
     return total;
 }

@@ -1,7 +1,7 @@
 /* Which expert sits in which slot, and who leaves: the host of expert policies.
  *
- * No bytes, no clock, no threads: the store asks it where to read an expert to, the simulator asks it the same questions
- * for a recorded trace, so that both get the same hits. Slots belong to pools (see colibri/expert_policy.h).
+ * No bytes, no clock, no threads: the store asks it where to read an expert to, the simulator asks it the same
+ * questions for a recorded trace, so that both get the same hits. Slots belong to pools (see colibri/expert_policy.h).
  *
  * One visit of a layer:
  *   clb_cache_route                         tells the policy the routing
@@ -49,9 +49,9 @@ typedef struct clb_cache_stats {
 
 typedef struct clb_cache_options {
     uint32_t n_layers, n_experts, top_k;
-    const uint32_t *pool_of;    /* [n_layers] */
+    const uint32_t *pool_of; /* [n_layers] */
     uint32_t n_pools;
-    const uint32_t *pool_slots; /* [n_pools]; 0: the pool's layers need no slots and are never asked about */
+    const uint32_t *pool_slots;   /* [n_pools]; 0: the pool's layers need no slots and are never asked about */
     const uint64_t *expert_bytes; /* [n_layers] */
     const struct colibri_expert_policy *policy;
     const double *params;
@@ -99,13 +99,14 @@ static inline uint32_t clb_cache_find(const clb_cache *cache, uint32_t layer, ui
     return cache->slot_of[(uint64_t)layer * cache->options.n_experts + expert];
 }
 
-/* Takes an expert that has a slot for this visit: counts a hit (or late, if it is LOADING), pins the slot, and it is not
- * needed any more. Returns the access's result. */
+/* Takes an expert that has a slot for this visit: counts a hit (or late, if it is LOADING), pins the slot, and it is
+ * not needed any more. Returns the access's result. */
 uint32_t clb_cache_take(clb_cache *cache, uint32_t slot);
-/* A slot for an expert that has none. DEMAND (routed layer; counts a miss): pinned, in state LOADING, not needed any more.
- * PREFETCH: LOADING, not pinned. Guesses whose layer's turn has not come hold at most half of a pool, and leave top_k of its
- * slots alone; a prefetch evicts nothing that is still to be used in this visit and no other guess (DEMAND takes one if
- * nothing else can leave). CLB_NO_SLOT: none can be had (DEMAND: wait for unpins, then ask again; PREFETCH: do without). */
+/* A slot for an expert that has none. DEMAND (routed layer; counts a miss): pinned, in state LOADING, not needed any
+ * more. PREFETCH: LOADING, not pinned. Guesses whose layer's turn has not come hold at most half of a pool, and leave
+ * top_k of its slots alone; a prefetch evicts nothing that is still to be used in this visit and no other guess (DEMAND
+ * takes one if nothing else can leave). CLB_NO_SLOT: none can be had (DEMAND: wait for unpins, then ask again;
+ * PREFETCH: do without). */
 uint32_t clb_cache_place(clb_cache *cache, uint32_t layer, uint32_t expert, enum colibri_cause cause);
 /* All bytes of a LOADING slot are there. */
 void clb_cache_arrived(clb_cache *cache, uint32_t slot);
@@ -130,8 +131,10 @@ void clb_cache_reset_stats(clb_cache *cache);
 
 /* What the policy says about an expert, for reports; "" if it says nothing. */
 void clb_cache_explain(clb_cache *cache, uint32_t layer, uint32_t expert, char *out, size_t size);
-/* Profiles of all pools as one blob: [u32 n_pools] then per pool [u64 size][bytes]. Size needed is returned; written if it
- * fits; 0: the policy keeps none. load: FORMAT if the blob does not belong to these pools. */
+/* Profiles of all pools as one blob: [u32 n_pools] then per pool [u64 size][bytes]. Size needed is returned; written if
+ * it fits; 0: the policy keeps none, or none of sensible size. load: FORMAT if the blob does not belong to these pools.
+ */
+#define CLB_MOST_PROFILE ((size_t)64 << 20)
 size_t clb_cache_save(clb_cache *cache, void *buf, size_t size);
 int clb_cache_load(clb_cache *cache, const void *buf, size_t size, clb_error *err);
 

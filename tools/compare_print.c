@@ -39,9 +39,11 @@ static void print_head(const clb_comparison *c)
            c->summary.n_pairs);
     printf("cache: %s\n", c->warm ? "warm, kept from prompt to prompt on each side"
                                   : "cold, expert slots emptied and page cache dropped before every prompt");
-    printf("order: %s\n\n", c->together
-                                ? "A B, B A, ... prompt by prompt, both engines open, reversed in every other round"
-                                : "pass by pass over all prompts (A, B, then B, A), one engine open at a time");
+    printf("order: %s\n\n",
+           c->together     ? "A B, B A, ... prompt by prompt, both engines open, reversed in every other round"
+           : c->rounds > 1 ? "pass by pass over all prompts (A, B, then B, A), one engine open at a time"
+                           : "all prompts with A, then all with B: what changes on the machine meanwhile looks like a "
+                             "difference (--rounds 2 helps)");
 }
 
 /* "1.05x" or "+1.3", as wide as its column. */
@@ -68,13 +70,17 @@ static void print_results(const clb_comparison *c)
         else if (info.ratio)
             snprintf(seen, sizeof seen, r->detectable < 0.1 ? "%.2g %%" : "%.0f %%", 100 * r->detectable);
         else
-            snprintf(seen, sizeof seen, "%.2g %s", r->detectable, !strcmp(info.unit, "%") ? "points" : info.unit);
+            snprintf(seen, sizeof seen, r->detectable < 100 ? "%.2g %s" : "%.0f %s", r->detectable,
+                     !strcmp(info.unit, "%") ? "points" : info.unit);
         printf("%-28s %10.4g %10.4g  %-9s %-22s %-7s %s\n", name, r->mean[0], r->mean[1],
                change_text(&info, r->change, change), range, clb_verdict_name(r->verdict), seen);
     }
     printf("\nMeans over prompts (geometric for times and rates); intervals by paired bootstrap over %u prompts.\n"
            "\"Would have shown\": the smallest true difference that such a comparison sees 4 times in 5.\n",
            c->summary.result[CLB_COMPARE_TTFT].n);
+    /* Of n prompts that all differ the same way by chance there are 2 in 2^n: under 5 % from 6 on. */
+    if (c->summary.result[CLB_COMPARE_TTFT].n < 6)
+        puts("With fewer than 6 prompts intervals are too narrow: wins and losses here are hints, not results.");
 }
 
 static double hits_percent(const clb_comparison *c, const char *topic, uint32_t side)

@@ -64,6 +64,7 @@ grep -v 'warning: no plugin' "$WORK/err" && fail "something on stderr"
 head -c 300 "$SOURCE_DIR/README.md" >"$WORK/readme.txt"
 run 0 "${compare[@]}" --b 'kv-strategy=sliding-window,kv-budget=32,kv-block-size=16' -f "$WORK/readme.txt" --rounds 1
 out '4 prompts, 1 round,'
+out 'With fewer than 6 prompts intervals are too narrow'
 out 'lossy (B: KV strategy sliding-window evicts)'
 out 'nats; same best token'
 run 0 "${compare[@]}" --b kv-type=f32 --rounds 1 --json

@@ -77,7 +77,8 @@ void clb_html_figure_misses(struct html *h)
     clb_plot_end(&p);
     clb_html_legend(h, clb_html_shown);
     clb_page_add(g,
-                 "<figcaption><b>Miss-ratio curve.</b> Below the optimum%s no policy can go.</figcaption></figure>\n",
+                 "<figcaption><b>Miss-ratio curve.</b> Below the optimum%s no policy can go without reading "
+                 "ahead.</figcaption></figure>\n",
                  n == s->n_slots ? " (shaded)" : "");
 }
 

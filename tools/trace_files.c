@@ -92,6 +92,9 @@ int clb_trace_cmd_export(clb_args *args, const char *file, clb_error *err)
         rc = clb_trace_export(t, (enum clb_trace_format)format, &(struct clb_trace_sink){to_stream, f}, err);
     if (!rc && fflush(f))
         rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", out ? out : "to standard output");
+    struct stat is;
+    if (out && f && rc && !fstat(fileno(f), &is) && S_ISREG(is.st_mode))
+        unlink(out); /* a part of it would look like a shorter trace */
     if (out && f)
         fclose(f);
     clb_trace_close(t);
@@ -198,7 +201,11 @@ static void print_info(const clb_trace *t, const struct facts *f)
                r->decode_layer_ns / 1e3, r->decode_expert_ns / 1e3, r->prefill_layer_ns / 1e3,
                r->prefill_expert_ns / 1e3);
     if (r->read_bytes_per_s > 0)
-        printf("drive      %.2f GB/s, first byte after %.0f us\n", r->read_bytes_per_s / 1e9, r->read_latency_ns / 1e3);
+        printf("drive      %.2f GB/s, first byte ", r->read_bytes_per_s / 1e9);
+    if (r->read_bytes_per_s > 0 && r->read_latency_ns > 0)
+        printf("after %.0f us\n", r->read_latency_ns / 1e3);
+    else if (r->read_bytes_per_s > 0)
+        puts("not measured");
     if (!isnan(f->again))
         printf("reuse      %.1f %% of a token's experts are used by the next one, too\n", 100 * f->again);
     printf("%-6s %20s %28s\n", "layer", "effective experts", "share of the busiest quarter");

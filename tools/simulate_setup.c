@@ -250,7 +250,8 @@ static int add_predictor(clb_sim *s, const char *item, clb_error *err)
         return err ? err->code : COLIBRI_E_NOT_FOUND;
     p->oracle = p->predictor->flags & COLIBRI_POLICY_ORACLE;
     s->n_predictors++;
-    for (uint32_t i = 0; p->predictor->ahead && i < s->n_traces; i++)
+    const uint32_t ahead = COLIBRI_HAS(p->predictor, ahead) ? p->predictor->ahead : 0;
+    for (uint32_t i = 0; ahead && i < s->n_traces; i++)
         if (!s->traces[i].trace->ahead)
             clb_logf(clb_args_log(s->args), COLIBRI_LOG_WARN,
                      "%s has no guesses of the next routers (colibri trace --ahead): predictor %s knows nothing there",

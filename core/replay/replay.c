@@ -335,7 +335,7 @@ static int open_scratch(struct replay *r, clb_error *err)
             return CLB_NOMEM(err, "replaying");
         memcpy(r->next_of, r->x->first_use, all * sizeof *r->next_of);
     }
-    if (r->predictor && r->predictor->ahead && t->ahead) {
+    if (r->predictor && COLIBRI_HAS(r->predictor, ahead) && r->predictor->ahead && t->ahead) {
         r->ahead_rows = most_rows < 4096 ? most_rows : 4096;
         r->ahead = malloc((size_t)t->info.ahead_layers * r->ahead_rows * n * sizeof *r->ahead);
         if (!r->ahead)

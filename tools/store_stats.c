@@ -47,9 +47,15 @@ static void print_reading(FILE *f, const clb_store_stats *s)
             s->io.engine, s->io.direct ? ", direct" : ", through the page cache", clb_human_bytes(s->io.bytes, a),
             (unsigned long long)s->io.requests, (double)s->io.busy_ns / 1e9, rate(s->io.bytes, s->io.busy_ns),
             (double)s->stall_ns / 1e9, (double)s->pack_ns / 1e9);
-    for (uint32_t d = 0; d < s->io.n_drives && s->io.n_drives > 1; d++)
-        fprintf(f, "          drive %u: %s, %.2f GB/s of late\n", d, clb_human_bytes(s->io.drive_bytes[d], a),
-                s->io.drive_bytes_per_second[d] / 1e9);
+    /* Also those that failed on the way; n_drives counts the others only. */
+    const uint32_t most = sizeof s->io.drive_bytes / sizeof *s->io.drive_bytes;
+    uint32_t used = 0;
+    for (uint32_t d = 0; d < most; d++)
+        used += s->io.drive_bytes[d] > 0;
+    for (uint32_t d = 0; d < most && (used > 1 || s->io.n_drives > 1); d++)
+        if (s->io.drive_bytes[d] || d < s->io.n_drives)
+            fprintf(f, "          drive %u: %s, %.2f GB/s of late\n", d, clb_human_bytes(s->io.drive_bytes[d], a),
+                    s->io.drive_bytes_per_second[d] / 1e9);
 }
 
 void clb_print_store_stats(FILE *f, const clb_store_stats *s)

@@ -42,6 +42,14 @@ for policy in lru lfu frequency-weighted; do
     cmp -s "$WORK/out" "$WORK/want" || fail "policy $policy gives other text"
 done
 
+# copies on other drives: the same text, and what each drive gave
+mkdir "$WORK/copy" && cp "$MODEL" "$WORK/copy"
+run0 --max-memory 512M --expert-slots 24 --mirror "$WORK/copy" --stats "$RECALL"
+cmp -s "$WORK/out" "$WORK/want" || fail "a mirror gives other text"
+for drive in 0 1; do
+    grep -qE "drive $drive: [1-9]" "$WORK/err" || fail "drive $drive gave nothing: $(cat "$WORK/err")"
+done
+
 # flags about reading say so when everything is in memory, and are silent when they are of use
 run0 --max-memory 512M --predictor repeat-last --io pread "$RECALL"
 err "--predictor does nothing in this run"

@@ -1,6 +1,5 @@
 /* colibri pack: a GGUF model in the layout that is multiplied, and the check of packed files. */
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,7 +170,6 @@ static int run(clb_args *args, clb_error *err)
 {
     const char *const *words;
     const size_t n = clb_args_positional(args, &words);
-    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes becomes an error that cleans up */
     if (n == 2)
         return pack_file(args, words[0], words[1], err);
     if (n == 0)

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "simulate_html.h"
@@ -457,6 +458,9 @@ static int save(const clb_page *g, const char *path, bool replace, clb_error *er
             rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
         done += n > 0 ? (size_t)n : 0;
     }
+    struct stat is;
+    if (rc && !fstat(fd, &is) && S_ISREG(is.st_mode))
+        unlink(path);
     if (close(fd) && !rc)
         rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
     return rc;

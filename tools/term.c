@@ -5,9 +5,11 @@
 #include "gguf/escape.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SECOND 1000000000u
@@ -151,8 +153,20 @@ void clb_term_error(clb_term *term, const char *message)
 
 static volatile sig_atomic_t interrupts;
 
+/* The second signal ends the process at once, unless it comes right after the first: timeout(1) sends its signal twice,
+ * and what the first one lets end in order would be left half done. */
+#define ONE_REQUEST_NS 250000000
+
 static void on_signal(int number)
 {
+    static struct timespec first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!interrupts)
+        first = now;
+    else if (number == interrupts &&
+             (now.tv_sec - first.tv_sec) * 1000000000LL + (now.tv_nsec - first.tv_nsec) < ONE_REQUEST_NS)
+        return;
     if (interrupts) {
         signal(number, SIG_DFL);
         raise(number); /* delivered when this handler returns */
@@ -160,17 +174,21 @@ static void on_signal(int number)
     interrupts = number;
 }
 
-/* A mapped model file (--store-mode mmap) that shrinks, or whose disk fails, arrives as SIGBUS in whoever reads it. Nothing
- * can go on from here, but it is an input error, not a crash. */
+/* A mapped model file (--store-mode mmap) that shrinks, or whose disk fails, arrives as SIGBUS in whoever reads it.
+ * Nothing can go on from here, but it is an input error, not a crash. */
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     (void)context;
-    static const char line[] = "colibri: a mapped file became shorter or cannot be read any more (with --store-mode read "
-                               "this is found without mapping)\n";
-    if (info->si_code != BUS_ADRERR) { /* not that: let it be the crash that it is */
+    static const char line[] =
+        "colibri: a mapped file became shorter or cannot be read any more (with --store-mode read "
+        "this is found without mapping)\n";
+    static atomic_flag said = ATOMIC_FLAG_INIT; /* all workers may read the file */
+    if (info->si_code != BUS_ADRERR) {          /* not that: let it be the crash that it is */
         signal(number, SIG_DFL);
         return;
     }
+    while (atomic_flag_test_and_set(&said))
+        pause();
     (void)!write(STDERR_FILENO, line, sizeof line - 1);
     _exit(clb_status_exit_code(COLIBRI_E_IO));
 }
@@ -191,6 +209,7 @@ void clb_interrupt_install(void)
             sigaction(signals[i], &action, NULL);
     }
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes becomes an error that cleans up */
 }
 
 bool clb_interrupt_rearm(void)

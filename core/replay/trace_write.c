@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "colibri/numerics.h"
@@ -244,10 +245,14 @@ int clb_trace_save(const clb_trace *t, const char *path, bool replace, clb_error
 {
     clb_trace_writer *w = NULL;
     CLB_TRY(clb_trace_create(path, replace, &t->info, &w, err));
-    const int rc = save_all(t, w, err);
-    if (rc) {
+    struct stat is;
+    const bool regular = !fstat(w->fd, &is) && S_ISREG(is.st_mode);
+    int rc = save_all(t, w, err);
+    if (rc)
         clb_trace_abandon(w);
-        return rc;
-    }
-    return clb_trace_finish(w, &t->rates, err);
+    else
+        rc = clb_trace_finish(w, &t->rates, err);
+    if (rc && regular)
+        unlink(path); /* nothing is lost: it can be made again */
+    return rc;
 }

@@ -30,7 +30,7 @@ int clb_forward_ahead_create(clb_forward *f, clb_error *err)
 int clb_forward_ahead(clb_forward *f, struct colibri_route *route, const float **where, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
-    if (!f->n_ahead || f->n_rows > CLB_AHEAD_ROWS)
+    if (!f->n_ahead || f->n_rows > CLB_AHEAD_ROWS || (!f->options.ahead && !clb_store_asks(f->model->store)))
         return COLIBRI_OK;
     uint32_t n = 0;
     for (; n < f->n_ahead && route->layer + 1 + n < f->model->n_moe_layers; n++) {

@@ -442,7 +442,6 @@ void clb_expert_done(clb_store *store, uint32_t tag, int status)
     }
     if (s->pins) /* somebody wants it: the wave looks after it */
         return;
-    store->stats.guess_cancelled += f->cancelled;
     free(f->err);
     *f = (clb_fetch){0};
     clb_cache_failed(x->cache, slot);

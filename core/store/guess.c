@@ -48,7 +48,8 @@ int clb_guesses_open(clb_store *store, const clb_expert_pool *pool, clb_error *e
     free(bytes);
     for (uint32_t r = 0; r < CLB_GUESS_RANKS; r++)
         g->worth[r] = FIRST_WORTH;
-    clb_pays_init(&g->pays);
+    for (uint32_t i = 0; i < CLB_PAYS; i++)
+        clb_pays_init(&g->pays[i]);
     if (!g->self)
         return clb_fail(err, COLIBRI_E_PLUGIN, "predictor %s refused to start: %.255s", g->predictor->name, why);
     return COLIBRI_OK;
@@ -79,10 +80,22 @@ static bool asks(const clb_store *store)
     return (uint64_t)x->guesses->n_rows * x->top_k < x->n_experts;
 }
 
+/* What is known for passes of about as many rows. */
+static clb_pays *pays_of(clb_guesses *g)
+{
+    return &g->pays[g->n_rows < 2 ? 0 : g->n_rows < 4 ? 1 : g->n_rows < 8 ? 2 : 3];
+}
+
+bool clb_store_asks(const clb_store *store)
+{
+    clb_guesses *g = store->experts ? store->experts->guesses : NULL;
+    return g && asks(store) && pays_of(g)->on;
+}
+
 void clb_guesses_step_end(clb_store *store)
 {
     if (store->experts && store->experts->guesses)
-        clb_pays_end(&store->experts->guesses->pays, clb_now_ns());
+        clb_pays_end(pays_of(store->experts->guesses), clb_now_ns());
 }
 
 void clb_guesses_step(clb_store *store, const struct colibri_step *step)
@@ -91,9 +104,10 @@ void clb_guesses_step(clb_store *store, const struct colibri_step *step)
     if (!g)
         return;
     g->n_rows = step->n_rows;
-    g->pays.began = 0;
+    for (uint32_t i = 0; i < CLB_PAYS; i++) /* a pass that was broken off counts for nothing */
+        g->pays[i].began = 0;
     if (asks(store))
-        clb_pays_begin(&g->pays, step->n_rows, clb_now_ns());
+        clb_pays_begin(pays_of(g), clb_now_ns());
     if (g->predictor->on_step)
         g->predictor->on_step(g->self, step);
 }
@@ -105,6 +119,7 @@ static void outcome(clb_store *store, const clb_guess *guess, uint32_t result)
     store->stats.guess_useful += result == COLIBRI_PREDICTION_USEFUL;
     store->stats.guess_late += result == COLIBRI_PREDICTION_LATE;
     store->stats.guess_wasted += result == COLIBRI_PREDICTION_WASTED;
+    store->stats.guess_cancelled += result == COLIBRI_PREDICTION_CANCELLED;
     const double good = result == COLIBRI_PREDICTION_USEFUL || result == COLIBRI_PREDICTION_LATE;
     g->worth[rank] += MEMORY * (good - g->worth[rank]);
     if (g->predictor->on_result)
@@ -136,9 +151,10 @@ void clb_guesses_judge(clb_store *store, const struct colibri_route *route)
             for (uint32_t p = 0; p < CLB_PARTS && store->io; p++)
                 clb_io_cancel(store->io, slot * 4 + p);
         outcome(store, &guess,
-                !wanted || slot == CLB_NO_SLOT ? COLIBRI_PREDICTION_WASTED
-                : loading                      ? COLIBRI_PREDICTION_LATE
-                                               : COLIBRI_PREDICTION_USEFUL);
+                !wanted && loading               ? COLIBRI_PREDICTION_CANCELLED
+                : !wanted || slot == CLB_NO_SLOT ? COLIBRI_PREDICTION_WASTED
+                : loading                        ? COLIBRI_PREDICTION_LATE
+                                                 : COLIBRI_PREDICTION_USEFUL);
     }
     g->n_open = kept;
     if (g->predictor->on_route)
@@ -204,7 +220,7 @@ int clb_guesses_act(clb_store *store, uint32_t layer, clb_error *err)
     if (!g)
         return COLIBRI_OK;
     const bool all = (uint64_t)g->n_rows * x->top_k >= MANY_ROWS * (uint64_t)x->n_experts;
-    if (!all && (!asks(store) || !g->pays.on)) /* too many to guess and too few to want all; or it does not pay */
+    if (!all && (!asks(store) || !pays_of(g)->on)) /* too many to guess and too few to want all; or it does not pay */
         return COLIBRI_OK;
     const uint32_t n = all ? next_layer(store, layer) : ask(store, layer);
     for (uint32_t i = 0; i < n && g->n_open < CLB_MOST_GUESSES; i++) {

@@ -36,6 +36,7 @@ typedef struct clb_guess {
 } clb_guess;
 
 #define CLB_GUESS_RANKS  32u
+#define CLB_PAYS         4u
 #define CLB_MOST_GUESSES 512u
 
 /* Host of the predictor (guess.c). */
@@ -49,7 +50,7 @@ typedef struct clb_guesses {
     double worth[CLB_GUESS_RANKS]; /* share of guesses of this rank that were used, of late */
     uint32_t held_back[CLB_GUESS_RANKS];
     uint64_t last_route, route_ns; /* time between routes, averaged */
-    clb_pays pays;
+    clb_pays pays[CLB_PAYS];       /* for passes of 1, 2 to 3, 4 to 7, and 8 or more rows */
 } clb_guesses;
 
 typedef struct clb_experts {
@@ -227,6 +228,8 @@ void clb_guesses_forget(clb_store *store);
 /* ---- streamed layers (layers.c) ---- */
 
 void clb_layers_done(clb_store *store, uint32_t tag, int status);
+/* Empties the slots. Between passes. */
+void clb_layers_forget(clb_store *store);
 void clb_layers_destroy(clb_store *store);
 
 void clb_experts_destroy(clb_store *store);

@@ -255,6 +255,18 @@ static int start_over(clb_store *store, uint32_t index, clb_error *err)
     return read_on(store, err);
 }
 
+void clb_layers_forget(clb_store *store)
+{
+    struct clb_layers *s = store->layers;
+    for (uint32_t slot = 0; s && slot < s->n_slots; slot++) {
+        while (s->slots[slot].left)
+            (void)clb_store_collect(store, true, NULL);
+        release_slot(s, slot);
+    }
+    if (s)
+        s->next = 0;
+}
+
 int clb_store_layer_begin(clb_store *store, uint32_t layer, clb_error *err)
 {
     struct clb_layers *s = store->layers;

@@ -55,15 +55,8 @@ static void end_stretch(clb_pays *p)
     p->on = p->stretch == 3; /* on, off, off, on: a drift hits both */
 }
 
-void clb_pays_begin(clb_pays *p, uint32_t n_rows, uint64_t now)
+void clb_pays_begin(clb_pays *p, uint64_t now)
 {
-    if (n_rows != p->n_rows) { /* other work: what was timed is not comparable */
-        p->n_rows = n_rows;
-        if (p->holding)
-            p->left = p->left ? p->left : 1;
-        else
-            begin_trial(p);
-    }
     if (p->on)
         p->passes_on++;
     else

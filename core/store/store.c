@@ -174,9 +174,13 @@ void clb_store_get_stats(const clb_store *store, clb_store_stats *out)
     out->policy = x->cache->options.policy->name;
     if (x->guesses) {
         out->predictor = x->guesses->predictor->name;
-        out->passes_ahead = x->guesses->pays.passes_on;
-        out->passes_plain = x->guesses->pays.passes_off;
-        out->ahead_ratio = x->guesses->pays.ratio;
+        for (uint32_t i = 0; i < CLB_PAYS; i++) {
+            const clb_pays *p = &x->guesses->pays[i];
+            out->passes_ahead += p->passes_on;
+            out->passes_plain += p->passes_off;
+            if (out->ahead_ratio <= 0)
+                out->ahead_ratio = p->ratio; /* of the fewest rows for which it is known */
+        }
     }
 }
 

@@ -145,6 +145,8 @@ int clb_store_load_profile(clb_store *store, const void *buf, size_t size, clb_e
 
 /* Router layers ahead that the predictor wants in clb_store_route's ahead_logits; 0 without one. */
 uint32_t clb_store_ahead(const clb_store *store);
+/* Whether the predictor is asked in this pass: only then does it need them. */
+bool clb_store_asks(const clb_store *store);
 
 /* ---- streamed dense layers ---- */
 
@@ -188,7 +190,7 @@ typedef struct clb_store_stats {
 void clb_store_get_stats(const clb_store *store, clb_store_stats *out);
 /* Counters to zero, contents unchanged. */
 void clb_store_reset_stats(clb_store *store);
-/* Empties every slot that is not leased, and the policy's memory: a cold cache. */
+/* Empties every slot that is not leased, those of streamed layers, and the policy's memory: a cold cache. */
 void clb_store_reset_experts(clb_store *store);
 
 #endif

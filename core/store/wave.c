@@ -273,6 +273,7 @@ void clb_wave_abandon(clb_store *store)
 void clb_store_reset_experts(clb_store *store)
 {
     clb_experts *x = store->experts;
+    clb_layers_forget(store);
     if (!x)
         return;
     clb_wave_abandon(store);

@@ -244,12 +244,14 @@ int clb_guesses_convert(clb_store *store, bool *did, clb_error *err)
         const uint32_t slot = clb_cache_find(x->cache, g->open[i].layer, g->open[i].expert);
         if (slot == CLB_NO_SLOT || x->cache->slots[slot].state != CLB_SLOT_RESIDENT || !x->fetches[slot].arrived)
             continue;
+        if (x->cache->slots[slot]
+                .pins) /* a later wave of the visit that made the guess has taken it, and looks after it */
+            continue;
         *did = true;
         const int rc = clb_expert_convert(store, slot, err);
         if (rc || clb_store_convert(store, err)) { /* half converted: whoever asks for it reads it again */
             store->n_arrivals = 0;
-            if (!x->cache->slots[slot].pins)
-                clb_cache_discard(x->cache, slot);
+            clb_cache_discard(x->cache, slot);
         }
         CLB_TRY(rc);
     }

@@ -16,6 +16,7 @@ typedef struct clb_fetch {
     uint8_t arrived; /* bit p: the bytes of part p are there, but not yet converted */
     bool failed;
     bool cancelled; /* a guess that is being called off */
+    bool again;     /* a guess that failed and is read as what is needed */
     clb_error *err; /* of the first failed read, owned; NULL: none */
 } clb_fetch;
 

@@ -111,7 +111,7 @@ static bool loading(const clb_store *store, const clb_wave_entry *e)
 }
 
 /* All reads of an expert are through, but it is not there: a guess that was called off before it was asked for is read
- * again, a failed read is the error. */
+ * again, so is one that failed; a failed demand read is the error. */
 static int look_after(clb_store *store, const clb_wave_entry *e, clb_error *err)
 {
     clb_fetch *f = &store->experts->fetches[e->slot];
@@ -119,6 +119,12 @@ static int look_after(clb_store *store, const clb_wave_entry *e, clb_error *err)
         return COLIBRI_OK;
     if (!f->failed)
         return clb_expert_fetch(store, e->slot, CLB_IO_DEMAND, err);
+    if (e->result == COLIBRI_ACCESS_LATE && !f->again) {
+        free(f->err);
+        const int rc = clb_expert_fetch(store, e->slot, CLB_IO_DEMAND, err);
+        f->again = true;
+        return rc;
+    }
     if (err && f->err)
         *err = *f->err;
     else

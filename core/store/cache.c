@@ -78,10 +78,11 @@ static int open_pool(clb_cache *c, uint32_t index, uint32_t pool_slots, uint32_t
     p->free_transit = calloc(some, sizeof *p->free_transit);
     p->candidates = calloc(some, sizeof *p->candidates);
     p->candidate_slots = calloc(some, sizeof *p->candidate_slots);
-    p->heap = calloc(some, sizeof *p->heap);
-    if (!p->layers || !p->free_slots || !p->free_transit || !p->candidates || !p->candidate_slots || !p->heap)
+    p->order.heap = calloc(some, sizeof *p->order.heap);
+    p->order.head = p->order.tail = CLB_NO_PLACE;
+    if (!p->layers || !p->free_slots || !p->free_transit || !p->candidates || !p->candidate_slots || !p->order.heap)
         return CLB_NOMEM(err, "expert slots");
-    p->has_heap = policy->score && !policy->pick_victims && (policy->flags & COLIBRI_POLICY_SCORE_RISES);
+    p->order.used = policy->score && !policy->pick_victims && (policy->flags & COLIBRI_POLICY_SCORE_RISES);
     for (uint32_t l = 0; l < c->options.n_layers; l++)
         if (c->pool_of[l] == index) {
             c->local_of[l] = p->n_layers;
@@ -120,7 +121,7 @@ int clb_cache_open(const clb_cache_options *options, clb_cache **out, clb_error 
         memcpy(c->pool_of, options->pool_of, options->n_layers * sizeof *c->pool_of);
         memset(c->slot_of, 0xff, n * sizeof *c->slot_of); /* CLB_NO_SLOT */
         for (uint32_t i = 0; i < c->n_slots; i++)
-            c->slots[i].heap_at = CLB_NO_PLACE;
+            c->slots[i].heap_at = c->slots[i].prev = c->slots[i].next = CLB_NO_PLACE;
         uint32_t first = 0;
         for (uint32_t i = 0; i < c->n_pools && !rc; i++)
             rc = open_pool(c, i, options->pool_slots[i], &first, err);
@@ -151,7 +152,7 @@ void clb_cache_close(clb_cache *c)
         free(p->free_transit);
         free(p->candidates);
         free(p->candidate_slots);
-        free(p->heap);
+        free(p->order.heap);
     }
     free(c->pools);
     free(c->pool_of);
@@ -247,7 +248,7 @@ static void evict(struct clb_cache_pool *p, uint32_t slot)
     clb_cache *c = p->cache;
     clb_cache_slot *s = &c->slots[slot];
     const bool unused = s->cause == COLIBRI_CAUSE_PREFETCH && s->uses == 0;
-    clb_cache_heap_remove(p, slot);
+    clb_order_remove(p, slot);
     turn_has_come(p, s);
     p->n_low -= s->low;
     s->low = false;
@@ -269,7 +270,7 @@ static void insert(struct clb_cache_pool *p, uint32_t slot, enum colibri_cause c
     c->stats.insertions++;
     if (c->options.policy->on_insert)
         c->options.policy->on_insert(p->self, c->local_of[s->layer], s->expert, (uint32_t)cause);
-    clb_cache_heap_add(p, slot);
+    clb_order_add(p, slot);
     clb_cache_end(c, began);
 }
 
@@ -303,6 +304,7 @@ uint32_t clb_cache_take(clb_cache *c, uint32_t slot)
     p->n_low -= s->low;
     s->low = false;
     c->needed[s->expert] = 0;
+    clb_order_use(p, slot);
     return late ? COLIBRI_ACCESS_LATE : COLIBRI_ACCESS_HIT;
 }
 
@@ -352,7 +354,9 @@ uint32_t clb_cache_place(clb_cache *c, uint32_t layer, uint32_t expert, enum col
                           .transit = s->transit,
                           .low = admit == COLIBRI_ADMIT_LOW_PRIORITY,
                           .waiting = prefetch,
-                          .heap_at = CLB_NO_PLACE};
+                          .heap_at = CLB_NO_PLACE,
+                          .prev = CLB_NO_PLACE,
+                          .next = CLB_NO_PLACE};
     c->slot_of[(size_t)layer * c->options.n_experts + expert] = slot;
     p->n_low += s->low;
     p->n_waiting += s->waiting;
@@ -434,7 +438,9 @@ uint32_t clb_cache_preload(clb_cache *c, uint32_t layer, uint32_t expert)
                           .expert = expert,
                           .state = CLB_SLOT_RESIDENT,
                           .cause = COLIBRI_CAUSE_PRELOAD,
-                          .heap_at = CLB_NO_PLACE};
+                          .heap_at = CLB_NO_PLACE,
+                          .prev = CLB_NO_PLACE,
+                          .next = CLB_NO_PLACE};
     c->slot_of[(size_t)layer * c->options.n_experts + expert] = slot;
     if (slot < p->first + p->n)
         insert(p, slot, COLIBRI_CAUSE_PRELOAD);
@@ -450,7 +456,7 @@ void clb_cache_reset(clb_cache *c)
         if (s->state != CLB_SLOT_RESIDENT || s->pins)
             continue;
         struct clb_cache_pool *p = pool_of_layer(c, s->layer);
-        clb_cache_heap_remove(p, i);
+        clb_order_remove(p, i);
         turn_has_come(p, s);
         p->n_low -= s->low;
         s->low = false;

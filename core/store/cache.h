@@ -35,7 +35,11 @@ typedef struct clb_cache_slot {
     bool transit;      /* set aside for bypassed experts; never a victim */
     bool low;          /* admitted with low priority and not used since */
     bool waiting;      /* fetched ahead; its layer's turn has not come since */
-    uint32_t heap_at;  /* place in the pool's heap, if it has one */
+    /* where it is in the pool's order, if that has one (cache_order.c) */
+    uint32_t number; /* of the expert in the pool */
+    uint32_t heap_at;
+    uint32_t prev, next;
+    uint64_t key;
 } clb_cache_slot;
 
 typedef struct clb_cache_stats {

@@ -13,9 +13,19 @@ struct clb_heap_entry {
     uint32_t slot;
 };
 
+/* SCORE_RISES: the slots that may leave some day, ordered by (key, number); keys are scores as last seen, so never
+ * above the present ones. In two parts (cache_order.c). */
+struct clb_order {
+    bool used;
+    struct clb_heap_entry *heap;
+    uint32_t n_heap;
+    uint32_t head, tail;  /* of the list; CLB_NO_PLACE: empty */
+    uint32_t moved, kept; /* uses that put a slot to the list's end, and others, lately */
+};
+
 struct clb_cache_pool {
     clb_cache *cache;
-    void *self; /* the policy's instance; NULL: the pool has no slots */
+    void *self;                        /* the policy's instance; NULL: the pool has no slots */
     uint32_t first, n;                 /* slots of experts that stay */
     uint32_t first_transit, n_transit; /* slots of bypassed ones */
     uint32_t *free_slots, n_free;      /* stacks: the lowest slot is on top at first */
@@ -27,11 +37,7 @@ struct clb_cache_pool {
     /* scratch for one decision, [n] */
     struct colibri_expert_ref *candidates;
     uint32_t *candidate_slots;
-    /* SCORE_RISES: resident and arriving slots, smallest (key, number) first. Keys are scores as last seen, so never
-     * above the present ones. */
-    bool has_heap;
-    struct clb_heap_entry *heap;
-    uint32_t n_heap;
+    struct clb_order order;
 };
 
 static inline uint64_t clb_cache_begin(const clb_cache *c)
@@ -52,8 +58,17 @@ static inline bool clb_slot_busy(const clb_cache_slot *s)
 
 /* The slot to empty for an expert of the routed layer or a prefetch; still occupied. CLB_NO_SLOT: none may leave. */
 uint32_t clb_cache_victim(struct clb_cache_pool *p, bool prefetch);
-/* A slot enters or leaves the set of candidates. */
-void clb_cache_heap_add(struct clb_cache_pool *p, uint32_t slot);
-void clb_cache_heap_remove(struct clb_cache_pool *p, uint32_t slot);
+/* What is pinned, on its way, or still needed in this visit stays; so does a guess whose turn has not come, unless
+ * `waiting` may leave, too. */
+bool clb_cache_may_leave(const struct clb_cache_pool *p, const clb_cache_slot *s, bool waiting);
+double clb_cache_score(const struct clb_cache_pool *p, const clb_cache_slot *s);
+void clb_cache_bad_answer(clb_cache *c, const char *what);
+
+/* cache_order.c. A slot enters or leaves; it has been used; the least that may leave, CLB_NO_SLOT also if the policy
+ * broke its promise (the order is then given up). */
+void clb_order_add(struct clb_cache_pool *p, uint32_t slot);
+void clb_order_remove(struct clb_cache_pool *p, uint32_t slot);
+void clb_order_use(struct clb_cache_pool *p, uint32_t slot);
+uint32_t clb_order_victim(struct clb_cache_pool *p, bool waiting);
 
 #endif

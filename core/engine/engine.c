@@ -124,7 +124,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
     };
     if (e->plan_input.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
-    return clb_store_settings_policy_bytes(config, e->model, &e->plan_input.policy_bytes, err);
+    return clb_store_settings_state_bytes(config, e->model, &e->plan_input.policy_bytes, err);
 }
 
 static int load(clb_engine *e, const clb_engine_options *options, clb_error *err)

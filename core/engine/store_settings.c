@@ -108,25 +108,33 @@ int clb_store_settings_read(const clb_config *config, const clb_model *model, cl
     return COLIBRI_OK;
 }
 
-int clb_store_settings_policy_bytes(const clb_config *config, const clb_model *model, uint64_t *out, clb_error *err)
+int clb_store_settings_state_bytes(const clb_config *config, const clb_model *model, uint64_t *out, clb_error *err)
 {
     *out = 0;
     if (!model->n_moe_layers)
         return COLIBRI_OK;
-    const struct colibri_expert_policy *policy =
-        clb_registry_expert_policy(model->registry, clb_config_str(config, CLB_SET_store_expert_policy), err);
-    if (!policy)
-        return err->code;
-    const uint32_t pools = is(config, CLB_SET_store_expert_pool, "layer") ? model->n_moe_layers : 1;
-    const struct colibri_policy_config of_pool = {
-        .struct_size = sizeof of_pool,
-        .n_layers = model->n_moe_layers / pools,
-        .n_experts = model->hp.n_experts,
-        .top_k = model->hp.top_k,
-    };
-    const uint64_t each = (uint64_t)of_pool.n_layers * of_pool.n_experts * ASSUMED_STATE;
-    *out = pools * (COLIBRI_HAS(policy, state_bytes) && policy->state_bytes ? policy->state_bytes(&of_pool) : each);
-    return COLIBRI_OK;
+    clb_model_load_options o = {0};
+    clb_store_settings owned = {0};
+    const int rc = read_experts(config, model->registry, &owned, &o, err);
+    if (!rc) {
+        struct colibri_policy_config of = {
+            .struct_size = sizeof of,
+            .n_layers = model->n_moe_layers,
+            .n_experts = model->hp.n_experts,
+            .top_k = model->hp.top_k,
+            .params = owned.predictor_params,
+        };
+        if (o.predictor && COLIBRI_HAS(o.predictor, state_bytes) && o.predictor->state_bytes)
+            *out += o.predictor->state_bytes(&of);
+        const uint32_t pools = o.layer_pools ? of.n_layers : 1;
+        of.n_layers /= pools;
+        of.params = owned.policy_params;
+        *out += pools * (COLIBRI_HAS(o.policy, state_bytes) && o.policy->state_bytes
+                             ? o.policy->state_bytes(&of)
+                             : (uint64_t)of.n_layers * of.n_experts * ASSUMED_STATE);
+    }
+    clb_store_settings_free(&owned);
+    return rc;
 }
 
 void clb_store_settings_free(clb_store_settings *owned)

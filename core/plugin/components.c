@@ -299,6 +299,8 @@ static int check_predictor(const struct colibri_predictor *p, clb_error *err)
     OPTIONAL_CODE(p, on_route);
     CODE(p, predict);
     OPTIONAL_CODE(p, on_result);
+    if (COLIBRI_HAS(p, state_bytes))
+        OPTIONAL_CODE(p, state_bytes);
     return COLIBRI_OK;
 }
 

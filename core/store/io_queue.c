@@ -125,7 +125,6 @@ int clb_io_take(clb_io *io, const clb_io_read *reads, uint32_t n, clb_error *err
     for (uint32_t k = 0; k < n; k++) {
         const clb_io_read *from = &reads[k];
         assert(from->file < io->n_files && from->size && from->tag < UINT32_C(1) << 31);
-        assert(from->size <= io->files[from->file].size && from->offset <= io->files[from->file].size - from->size);
         assert(((uintptr_t)from->dst & mask) == 0 && clb_io_find(io, from->tag) == CLB_IO_NONE);
         const uint32_t i = io->free_request;
         clb_io_request *r = &io->requests[i];

@@ -81,7 +81,7 @@ static void reset(void *self)
 static uint64_t state_bytes(const struct colibri_policy_config *config)
 {
     const uint64_t n = (uint64_t)config->n_layers * config->n_experts;
-    return config->n_slots >= n ? 64 * n : 8 * n * config->n_experts + 128 * n;
+    return 8 * n * config->n_experts + 128 * n;
 }
 
 static void destroy(void *self)

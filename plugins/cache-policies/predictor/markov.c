@@ -48,6 +48,14 @@ static size_t pairs(const struct markov *s)
     return (size_t)s->ahead * s->n_layers * s->n_experts;
 }
 
+/* What grows: the pairs. */
+static uint64_t state_bytes(const struct colibri_policy_config *config)
+{
+    const uint64_t n = (uint64_t)config->n_layers * config->n_experts, ahead = (uint64_t)config->params[0];
+    return ahead * n * (config->n_experts + 1) * sizeof(uint16_t) + n * sizeof(uint32_t) +
+           (uint64_t)config->n_layers * (ROWS + SEQUENCES) * config->top_k * sizeof(uint32_t);
+}
+
 static void reset(void *self)
 {
     struct markov *s = self;
@@ -270,6 +278,7 @@ static const struct colibri_predictor predictor = {
     .on_step = on_step,
     .on_route = on_route,
     .predict = predict,
+    .state_bytes = state_bytes,
 };
 
 static const void *get(const char *iface, uint32_t index)

@@ -118,8 +118,8 @@ struct colibri_expert_policy {
     int (*load)(void *self, const void *buf, size_t size);
     /* Writes one line on why this expert is (not) a victim. */
     void (*explain)(void *self, uint32_t layer, uint32_t expert, char *out, size_t size);
-    /* Bytes that an instance takes, for the memory plan; without it a few dozen per expert are assumed. config->params and
-     * host are NULL, n_slots may be more than it will be. [main-thread] */
+    /* Bytes that an instance takes, for the memory plan; without it a few dozen per expert are assumed. config->host is
+     * NULL, n_slots 0 (not known yet). [main-thread] */
     uint64_t (*state_bytes)(const struct colibri_policy_config *config);
 };
 

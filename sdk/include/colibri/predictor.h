@@ -39,6 +39,8 @@ struct colibri_predictor {
                         struct colibri_prediction *out, uint32_t max);
     void (*on_result)(void *self, uint32_t layer, uint32_t expert, uint32_t result); /* colibri_prediction_result */
     uint32_t ahead; /* layers whose routers the host should ask ahead (colibri_route.ahead_logits): 0, 1 or 2 */
+    /* Bytes that an instance takes, for the memory plan, as in colibri_expert_policy. config->host is NULL. */
+    uint64_t (*state_bytes)(const struct colibri_policy_config *config);
 };
 
 #endif

@@ -118,7 +118,7 @@ static int collect_experts(planner *p)
         layer *l = find_layer(p, number_of);
         if (!l)
             return CLB_NOMEM(p->err, "the layers of a model");
-        if (single && expert >= clb_gguf_n_tensors(g)) /* the table below has room for all before it */
+        if (single && expert >= clb_gguf_n_tensors(g) + 64) /* add_single makes room for all before it */
             return refuse(p, COLIBRI_E_FORMAT, t, "of an expert whose number is larger than that of all tensors");
         if (single)
             CLB_TRY(add_single(p, l, role, expert, t));

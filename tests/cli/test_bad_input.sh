@@ -89,7 +89,7 @@ best=$(cat "$WORK/out")
 mkdir -p "$WORK/bare/bin" "$WORK/bare/$(realpath --relative-to="$BINARY_DIR" "$(dirname "$(find "$BINARY_DIR" -name 'format-q4_k.so' | head -n 1)")")"
 cp "$COLIBRI" "$WORK/bare/bin/colibri"
 run 0 "$WORK/bare/bin/colibri" run -m "$MODEL" --raw --temperature 0 -n 4 --stats hello
-grep -Eq "^  expert-policy +lru +lru +built-in$" "$WORK/err" || fail "a run without plugins does not say that built-in ones served: $(cat "$WORK/err")"
+grep -Eq "^  expert-policy +adaptive +adaptive +built-in$" "$WORK/err" || fail "a run without plugins does not say that built-in ones served: $(cat "$WORK/err")"
 [ "$(head -n 1 "$WORK/out")" = "$best" ] || fail "the built-in reference gave other text: $(cat "$WORK/out") instead of $best"
 # a world-writable folder is refused, with a reason, and the run goes on
 cp "$(find "$BINARY_DIR" -name 'expert-policy-lru.so' | head -n 1)" "$WORK/open/"

@@ -1,5 +1,7 @@
 /* colibri pack: a GGUF model in the layout that is multiplied, and the check of packed files. */
+#include <dirent.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,6 +136,49 @@ static int parse_split(const clb_args *args, uint64_t *out, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* "-00002-of-00005.colibri" after the stem: 5; 0: something else. */
+static unsigned pieces_of(const char *name, const char *stem, size_t n_stem)
+{
+    unsigned no, count;
+    int end = 0;
+    if (strncmp(name, stem, n_stem) != 0 ||
+        sscanf(name + n_stem, "-%5u-of-%5u.colibri%n", &no, &count, &end) != 2 || !end || name[n_stem + (size_t)end])
+        return 0;
+    return count;
+}
+
+/* They look like a model's files, and are of an older one. */
+static void warn_of_others(const clb_args *args, const char *out, uint32_t n_files)
+{
+    static const char extension[] = ".colibri";
+    char *const dir = strdup(out), *const slash = dir ? strrchr(dir, '/') : NULL;
+    const char *const name = slash ? out + (slash - dir) + 1 : out;
+    const size_t n = strlen(name), n_ext = sizeof extension - 1;
+    const size_t n_stem = n > n_ext && !strcmp(name + n - n_ext, extension) ? n - n_ext : n;
+    char first[256] = "", shown[600];
+    unsigned found = 0;
+    if (slash)
+        slash[slash == dir] = '\0';
+    DIR *const d = dir ? opendir(slash ? dir : ".") : NULL;
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        const unsigned count = pieces_of(e->d_name, name, n_stem);
+        if (!count || (n_files > 1 && count == n_files))
+            continue;
+        if (!found++ || strcmp(e->d_name, first) < 0)
+            snprintf(first, sizeof first, "%s", e->d_name);
+    }
+    if (found)
+        clb_logf(clb_args_log(args), COLIBRI_LOG_WARN,
+                 "%s%s%u file%s of another set (%s%s) stay%s beside the new model and belong%s to none of it: remove "
+                 "what is not needed",
+                 slash ? dir : "", slash ? ": " : "", found, found == 1 ? "" : "s",
+                 clb_escape((clb_str){first, strlen(first)}, shown, sizeof shown), found == 1 ? "" : " and others",
+                 found == 1 ? "s" : "", found == 1 ? "s" : "");
+    if (d)
+        closedir(d);
+    free(dir);
+}
+
 static int pack_file(clb_args *args, const char *in, const char *out, clb_error *err)
 {
     work w = {0};
@@ -152,6 +197,7 @@ static int pack_file(clb_args *args, const char *in, const char *out, clb_error 
     if (n > 1)
         printf(" and %u more file%s", n - 1, n == 2 ? "" : "s");
     printf(" (%s)\n", speed(clb_pack_size(pack), clb_now_ns() - t0, text));
+    warn_of_others(args, out, n);
     if (!clb_args_has(args, "verify"))
         goto done;
     t0 = clb_now_ns();

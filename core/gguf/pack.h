@@ -37,8 +37,8 @@ uint64_t clb_pack_size(const clb_pack *pack); /* of all files */
 int clb_pack_path(const clb_pack *pack, const char *path, uint32_t i, char **out, clb_error *err);
 
 /* Writes all files under temporary names and renames them when all are complete and synced, the first one last: a model
- * that can be opened is complete. After a failure (CANCELLED included) nothing is left behind. flags:
- * CLB_GGUF_OVERWRITE. Errors: USAGE (a file exists, or is one of the source), IO (no space: before anything is written,
+ * that can be opened is complete. After a failure (CANCELLED included) nothing is left behind, and what was to be
+ * replaced is there as before. flags: CLB_GGUF_OVERWRITE. Errors: USAGE (a file exists, or is one of the source), IO (no space: before anything is written,
  * with both numbers). */
 int clb_pack_write(clb_pack *pack, const char *path, unsigned flags, clb_error *err);
 

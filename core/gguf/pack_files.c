@@ -383,16 +383,33 @@ static int write_headers(const clb_pack *pack, const clb_gguf_target *targets, c
     return COLIBRI_OK;
 }
 
-/* The first file last. If that fails in the middle, what was moved is removed again: it belongs to nothing. */
+/* What was published is removed again: it belongs to nothing. The first file comes back last. */
+static int put_all_back(const clb_pack *pack, clb_gguf_target *targets, clb_error *err)
+{
+    int rc = COLIBRI_OK;
+    for (uint32_t i = pack->n_files; i-- > 0;)
+        if (clb_gguf_target_put_back(&targets[i], err))
+            rc = COLIBRI_E_IO;
+    return rc;
+}
+
+/* The first file last. Several old ones are set aside, beginning with the first: whatever ends the process in the
+ * middle, no first file of one model stands beside others of another. */
 static int publish_all(const clb_pack *pack, clb_gguf_target *targets, clb_error *err)
 {
-    for (uint32_t i = pack->n_files; i-- > 0;) {
-        const int rc = clb_gguf_target_publish(&targets[i], err);
-        for (uint32_t k = 0; rc && k < pack->n_files; k++)
-            if (targets[k].published)
-                unlink(targets[k].path);
-        CLB_TRY(rc);
+    int rc = COLIBRI_OK;
+    for (uint32_t i = 0; !rc && pack->n_files > 1 && i < pack->n_files; i++)
+        rc = clb_gguf_target_set_aside(&targets[i], err);
+    for (uint32_t i = pack->n_files; !rc && i-- > 0;)
+        rc = clb_gguf_target_publish(&targets[i], err);
+    if (rc) {
+        clb_error more;
+        if (put_all_back(pack, targets, &more))
+            clb_context(err, "%s", more.msg);
+        return rc;
     }
+    for (uint32_t i = 0; i < pack->n_files; i++)
+        clb_gguf_target_let_go(&targets[i]);
     return COLIBRI_OK;
 }
 

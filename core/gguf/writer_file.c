@@ -123,14 +123,20 @@ static void sync_directory(const char *path)
     close(fd);
 }
 
+static int rename_to_nothing(const char *from, const char *to)
+{
+    const int rc = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    if (rc == 0 || (errno != EINVAL && errno != ENOSYS))
+        return rc;
+    /* This file system cannot: the check is not atomic then. */
+    return access(to, F_OK) == 0 ? (errno = EEXIST, -1) : rename(from, to);
+}
+
 /* Moves the finished file to its name. Without an old file to replace, one that appeared meanwhile is kept. */
 int clb_gguf_target_publish(clb_gguf_target *t, clb_error *err)
 {
     char buf[304];
-    int rc = renameat2(AT_FDCWD, t->temp, AT_FDCWD, t->path, t->exists ? 0 : RENAME_NOREPLACE);
-    if (rc && (errno == EINVAL || errno == ENOSYS)) /* this file system cannot: the check is not atomic then */
-        rc = !t->exists && access(t->path, F_OK) == 0 ? (errno = EEXIST, -1) : rename(t->temp, t->path);
-    if (rc)
+    if (t->exists && !t->old ? rename(t->temp, t->path) : rename_to_nothing(t->temp, t->path))
         return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot rename the finished file to %s",
                               clb_gguf_short_path(t->path, buf));
     free(t->temp);
@@ -138,6 +144,53 @@ int clb_gguf_target_publish(clb_gguf_target *t, clb_error *err)
     t->published = true;
     sync_directory(t->path);
     return COLIBRI_OK;
+}
+
+int clb_gguf_target_set_aside(clb_gguf_target *t, clb_error *err)
+{
+    char buf[304];
+    if (!t->exists)
+        return COLIBRI_OK;
+    if (asprintf(&t->old, "%s.old-%s", t->path, strrchr(t->temp, '-') + 1) < 0) {
+        t->old = NULL;
+        return CLB_NOMEM(err, "a path");
+    }
+    if (rename_to_nothing(t->path, t->old) == 0)
+        return COLIBRI_OK;
+    const int why = errno;
+    free(t->old);
+    t->old = NULL;
+    if (why != ENOENT)
+        return clb_fail_errno(err, COLIBRI_E_IO, why, "cannot set the old file aside: %s",
+                              clb_gguf_short_path(t->path, buf));
+    t->exists = false; /* somebody has removed it */
+    return COLIBRI_OK;
+}
+
+int clb_gguf_target_put_back(clb_gguf_target *t, clb_error *err)
+{
+    char path[304], old[304];
+    if (t->published)
+        unlink(t->path);
+    t->published = false;
+    if (!t->old)
+        return COLIBRI_OK;
+    const int rc = rename_to_nothing(t->old, t->path);
+    if (rc)
+        (void)clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot put the old %s back: it is now %s",
+                             clb_gguf_short_path(t->path, path), clb_gguf_short_path(t->old, old));
+    free(t->old);
+    t->old = NULL;
+    sync_directory(t->path);
+    return rc ? COLIBRI_E_IO : COLIBRI_OK;
+}
+
+void clb_gguf_target_let_go(clb_gguf_target *t)
+{
+    if (t->old)
+        unlink(t->old);
+    free(t->old);
+    t->old = NULL;
 }
 
 int clb_gguf_target_open(clb_gguf_target *t, const char *path, unsigned flags, clb_error *err)
@@ -171,6 +224,7 @@ void clb_gguf_target_drop(clb_gguf_target *t)
         unlink(t->temp);
     free(t->temp);
     free(t->path);
+    free(t->old);
     *t = (clb_gguf_target){.fd = -1};
 }
 

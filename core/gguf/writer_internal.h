@@ -27,6 +27,7 @@ typedef struct clb_gguf_target {
     bool exists; /* path, when it was opened */
     bool published;
     mode_t mode; /* of the existing file */
+    char *old;   /* where that file waits meanwhile; NULL: it does not */
 } clb_gguf_target;
 
 /* Refuses what must not be replaced and opens the temporary file for writing and reading. */
@@ -35,6 +36,12 @@ int clb_gguf_target_open(clb_gguf_target *t, const char *path, unsigned flags, c
 int clb_gguf_target_finish(clb_gguf_target *t, clb_error *err);
 /* Moves it to its path. */
 int clb_gguf_target_publish(clb_gguf_target *t, clb_error *err);
+/* For files that belong together: set_aside gives an old file another name beside it ("PATH.old-...", PATH.tmp-...'s
+ * number), after which publishing replaces nothing. put_back undoes both of them, as far as they went; IO: the old file
+ * keeps the other name, which the message has. let_go removes the old file. */
+int clb_gguf_target_set_aside(clb_gguf_target *t, clb_error *err);
+int clb_gguf_target_put_back(clb_gguf_target *t, clb_error *err);
+void clb_gguf_target_let_go(clb_gguf_target *t);
 /* Removes the temporary file, if there is one still. */
 void clb_gguf_target_drop(clb_gguf_target *t);
 

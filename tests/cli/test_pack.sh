@@ -60,6 +60,17 @@ refuse 2 'are too small' "$c" pack "$tiny" d/q.colibri --split 2M
 refuse 2 'at least 1M' "$c" pack "$tiny" d/q.colibri --split 1K
 refuse 2 '--split 3Q' "$c" pack "$tiny" d/q.colibri --split 3Q
 refuse 2 'd/p-00002-of-00003.colibri exists already' sh -c "rm d/p-00001-of-00003.colibri; '$c' pack '$tiny' d/p.colibri --split 8M"
+# Pieces of another number stay, and a warning says so. Those of the same number are replaced.
+run 0 "$c" pack "$tiny" d/p.colibri --split 16M --force
+err '2 files of another set (p-00002-of-00003.colibri and others) stay beside the new model'
+[ "$(cd d && echo p-*)" = 'p-00001-of-00002.colibri p-00002-of-00002.colibri p-00002-of-00003.colibri p-00003-of-00003.colibri' ] ||
+    fail "pieces: $(ls -A d)"
+rm d/p-*-of-00003.colibri
+printf old >d/p-00001-of-00002.colibri
+run 0 "$c" pack "$tiny" d/p.colibri --split 16M --force
+[ ! -s "$WORK/err" ] || fail "a needless warning: $(cat "$WORK/err")"
+run 0 "$c" pack --verify d/p-00001-of-00002.colibri
+[ "$(ls -A d)" = "$(printf '%s\n' p-00001-of-00002.colibri p-00002-of-00002.colibri tiny.colibri)" ] || fail "left behind: $(ls -A d)"
 rm d/p-*
 # A split source becomes one file.
 if [ -e "$SOURCE_DIR/tests/data/gguf/split-00001-of-00003.gguf" ]; then

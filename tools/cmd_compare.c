@@ -100,6 +100,9 @@ static int verdict(const clb_comparison *c, clb_error *err)
                         s->step);
     if (c->interrupted)
         return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request after %u pairs", s->n_pairs);
+    if (c->gate && s->gate.too_few)
+        return clb_fail(err, COLIBRI_E_CHECK, "--gate: %u prompt%s too few to judge by: give at least %u (-f)",
+                        s->gate.n, s->gate.n == 1 ? " is" : "s are", CLB_COMPARE_ENOUGH);
     if (c->gate && !s->gate.passed)
         return clb_fail(err, COLIBRI_E_CHECK, "--gate: B does not pass");
     return COLIBRI_OK;
@@ -164,7 +167,7 @@ const struct clb_command clb_command_compare = {
         "that evict, inexact kernels) are named; then both sides are fed A's tokens, and how far the logits are apart "
         "is "
         "shown instead.\n\n"
-        "--gate: exit code 1 unless B wins in generation, is at least 3 % faster there (median over prompts) in all "
+        "--gate: exit code 1 unless B wins in generation over at least six prompts, is at least 3 % faster there (median over prompts) in all "
         "runs, in "
         "those where A came first and in those where B came first, and its time to first token and 99 % latency are at "
         "most "

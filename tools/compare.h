@@ -79,6 +79,10 @@ int clb_compare_open(clb_comparison *c, uint32_t side, clb_error *err);
 void clb_compare_close_side(clb_side *side);
 int clb_compare_all_runs(clb_comparison *c, clb_error *err);
 
+/* What makes the figures less than they look: at most CLB_COMPARE_WARNINGS texts, for both reports. */
+#define CLB_COMPARE_WARNINGS 2
+size_t clb_compare_warnings(const clb_comparison *c, const char *out[CLB_COMPARE_WARNINGS]);
+
 void clb_compare_print(const clb_comparison *c);
 int clb_compare_print_json(const clb_comparison *c, clb_error *err);
 

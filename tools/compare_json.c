@@ -119,6 +119,8 @@ static json_t *gate_json(const clb_comparison *c)
     const clb_compare_gate *const g = &c->summary.gate;
     json_t *const o = json_pack("{s:b, s:f, s:f, s:b}", "demanded", (int)c->gate, "gain_demanded", CLB_GATE_GAIN,
                                 "slower_allowed", CLB_GATE_SLOW, "passed", (int)g->passed);
+    json_object_set_new(o, "prompts", json_integer(g->n));
+    json_object_set_new(o, "prompts_demanded", json_integer(CLB_COMPARE_ENOUGH));
     json_object_set_new(o, "gain", number(g->gain));
     json_object_set_new(o, "gain_a_first", number(g->gain_a_first));
     json_object_set_new(o, "gain_b_first", number(g->gain_b_first));
@@ -130,7 +132,11 @@ static json_t *gate_json(const clb_comparison *c)
 int clb_compare_print_json(const clb_comparison *c, clb_error *err)
 {
     json_t *const differences = json_array(), *const prompts = json_array(), *const results = json_array(),
-                  *const runs = json_array();
+                  *const runs = json_array(), *const warnings = json_array();
+    const char *texts[CLB_COMPARE_WARNINGS];
+    const size_t n_warnings = clb_compare_warnings(c, texts);
+    for (size_t i = 0; i < n_warnings; i++)
+        json_array_append_new(warnings, json_string(texts[i]));
     clb_topology topo;
     clb_topology_read(&topo);
     char when[32];
@@ -148,11 +154,11 @@ int clb_compare_print_json(const clb_comparison *c, clb_error *err)
     for (size_t i = 0; i < c->n_runs; i++)
         json_array_append_new(runs, run_json(c, &c->runs[i]));
     json_t *const o = json_pack(
-        "{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:i, s:i, s:I, s:b, s:o, s:o, s:o, s:o, s:o}", "schema",
+        "{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:i, s:i, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "schema",
         "colibri-compare/1", "version", COLIBRI_VERSION, "time", when, "cpu", clb_json_text(topo.model), "a",
         side_json(&c->side[0]), "b", side_json(&c->side[1]), "differences", differences, "cache",
         c->warm ? "warm" : "cold", "order", c->together ? "together" : "in-turn", "rounds", (int)c->rounds,
         "tokens_asked", (int)c->n_tokens, "seed", (json_int_t)c->seed, "interrupted", (int)c->interrupted, "prompts",
-        prompts, "results", results, "equality", equality_json(c), "gate", gate_json(c), "runs", runs);
+        prompts, "warnings", warnings, "results", results, "equality", equality_json(c), "gate", gate_json(c), "runs", runs);
     return clb_json_print(o, err);
 }

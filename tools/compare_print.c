@@ -25,6 +25,17 @@ static void print_side(const clb_side *s)
            clb_human_bytes(s->plan.budget, b), *s->lossy ? "; lossy: " : "", s->lossy);
 }
 
+size_t clb_compare_warnings(const clb_comparison *c, const char *out[CLB_COMPARE_WARNINGS])
+{
+    size_t n = 0;
+    if (c->summary.result[CLB_COMPARE_TTFT].n < CLB_COMPARE_ENOUGH)
+        out[n++] = "With fewer than 6 prompts intervals are too narrow: wins and losses here are hints, not results.";
+    if (!c->together && c->rounds == 1)
+        out[n++] = "All prompts ran with A, then all with B: what changed on the machine meanwhile looks like a "
+                   "difference (--rounds 2 helps).";
+    return n;
+}
+
 static void print_head(const clb_comparison *c)
 {
     unsigned n = 0;
@@ -42,8 +53,7 @@ static void print_head(const clb_comparison *c)
     printf("order: %s\n\n",
            c->together     ? "A B, B A, ... prompt by prompt, both engines open, reversed in every other round"
            : c->rounds > 1 ? "pass by pass over all prompts (A, B, then B, A), one engine open at a time"
-                           : "all prompts with A, then all with B: what changes on the machine meanwhile looks like a "
-                             "difference (--rounds 2 helps)");
+                           : "all prompts with A, then all with B");
 }
 
 /* "1.05x" or "+1.3", as wide as its column. */
@@ -78,9 +88,10 @@ static void print_results(const clb_comparison *c)
     printf("\nMeans over prompts (geometric for times and rates); intervals by paired bootstrap over %u prompts.\n"
            "\"Would have shown\": the smallest true difference that such a comparison sees 4 times in 5.\n",
            c->summary.result[CLB_COMPARE_TTFT].n);
-    /* Of n prompts that all differ the same way by chance there are 2 in 2^n: under 5 % from 6 on. */
-    if (c->summary.result[CLB_COMPARE_TTFT].n < 6)
-        puts("With fewer than 6 prompts intervals are too narrow: wins and losses here are hints, not results.");
+    const char *warnings[CLB_COMPARE_WARNINGS];
+    const size_t n = clb_compare_warnings(c, warnings);
+    for (size_t i = 0; i < n; i++)
+        puts(warnings[i]);
 }
 
 static double hits_percent(const clb_comparison *c, const char *topic, uint32_t side)
@@ -169,9 +180,9 @@ static void print_gate(const clb_comparison *c)
     const clb_compare_gate *const g = &c->summary.gate;
     printf("gate: generation %.3fx (A first %.3fx, B first %.3fx; each at least %.2fx), time to first token %.3fx and "
            "99 %% "
-           "latency %.3fx (at most %.2fx): %s\n",
+           "latency %.3fx (at most %.2fx): %s%s\n",
            g->gain, g->gain_a_first, g->gain_b_first, CLB_GATE_GAIN, g->ttft, g->p99, CLB_GATE_SLOW,
-           g->passed ? "passed" : "NOT passed");
+           g->passed ? "passed" : "NOT passed", g->too_few ? ": too few prompts to judge by" : "");
 }
 
 void clb_compare_print(const clb_comparison *c)

@@ -108,11 +108,17 @@ typedef struct clb_compare_result {
     enum clb_verdict_word verdict; /* WIN: B is better */
 } clb_compare_result;
 
-/* What --gate demands, besides a win in DECODE. */
+/* Of n prompts that all differ the same way by chance there are 2 in 2^n: under 5 % from here on. With fewer, intervals
+ * are too narrow, verdicts are hints, and no gate is passed. */
+#define CLB_COMPARE_ENOUGH 6u
+
+/* What --gate demands, besides a win in DECODE over enough prompts. */
 #define CLB_GATE_GAIN 1.03 /* median speed of generation, B / A, over prompts: in all runs and in each order alone */
 #define CLB_GATE_SLOW 1.20 /* time to first token and 99 % latency: median of B / A at most */
 typedef struct clb_compare_gate {
     double gain, gain_a_first, gain_b_first, ttft, p99; /* medians over prompts of B / A; NAN: no such runs */
+    uint32_t n;   /* prompts */
+    bool too_few; /* they are not enough: never passed, whatever the figures */
     bool passed;
 } clb_compare_gate;
 

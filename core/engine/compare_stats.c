@@ -240,7 +240,9 @@ int clb_compare_summarize(const clb_compare_run *runs, size_t n, uint32_t n_prom
         if (out->result[m].present)
             out->result[m].p_holm = holm[at++];
     out->gate = gate_of(runs, n, n_prompts, a, b);
-    if (out->result[CLB_COMPARE_DECODE].verdict != CLB_WIN)
+    out->gate.n = out->result[CLB_COMPARE_DECODE].n;
+    out->gate.too_few = out->gate.n < CLB_COMPARE_ENOUGH;
+    if (out->result[CLB_COMPARE_DECODE].verdict != CLB_WIN || out->gate.too_few)
         out->gate.passed = false;
     check_equality(runs, n, out);
     double kl_sum = 0;

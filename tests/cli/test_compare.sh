@@ -28,6 +28,7 @@ json 'all(len(r["tokens"]) == len(r["token_ns"]) == 12 for r in d["runs"])'
 json 'len({(r["prompt"], tuple(r["tokens"]), r["last_logits_hash"]) for r in d["runs"]}) == 3'
 json 'all(len({(r["in_prompt"]["hits"], r["in_generation"]["hits"]) for r in d["runs"] if (r["side"], r["prompt"]) == (s, p)}) == 1 for s in "ab" for p in ("one", "two", "3"))'
 json '[r for r in d["results"] if r["metric"] == "hit_rate"][0]["verdict"] == "win"'
+json 'len(d["warnings"]) == 1 and "fewer than 6 prompts" in d["warnings"][0]'
 json '{r["metric"] for r in d["results"]} >= {"decode_tokens_per_second", "first_token_ms", "latency_p50_ms", "latency_p99_ms", "mib_read_per_token"}'
 
 # One engine at a time: the same tokens, in blocks; and a warm cache hits more.
@@ -51,6 +52,7 @@ if [ -n "$budget" ]; then
     small=(--max-memory "${budget}M" --ctx 128 --batch 16 --rounds 1 --json)
     run 0 "${compare[@]}" "${small[@]}" --b expert-policy=lfu
     json 'd["order"] == "in-turn" and d["equality"]["equal_pairs"] == 3'
+    json '["--rounds 2 helps" in w for w in d["warnings"]] == [False, True]'
     run 0 "${compare[@]}" "${small[@]}" --b expert-policy=lfu --together
     json 'd["order"] == "together" and d["a"]["slots"] == d["b"]["slots"] < 160'
 fi
@@ -89,6 +91,14 @@ out 'A AND B DIFFER'
 
 # The gate, with a difference that no noise hides: kernels against the scalar reference, where there are kernels.
 if "$c" plugins list 2>/dev/null | grep -q 'kernels-'; then
+    # Three prompts do not pass, however large the difference is.
+    run 1 "${compare[@]}" --a cpu-mask=all --b threads=2 --gate --rounds 2
+    err '--gate: 3 prompts are too few to judge by: give at least 6'
+    out 'NOT passed: too few prompts'
+    for id in four five six; do
+        printf '{"id": "%s", "prompt": "The number %s is written here"}\n' $id $id
+    done >"$WORK/more.jsonl"
+    compare+=(-f "$WORK/more.jsonl")
     run 1 "${compare[@]}" --a threads=2 --b cpu-mask=all --gate
     err '--gate: B does not pass'
     out 'NOT passed'
@@ -96,7 +106,7 @@ if "$c" plugins list 2>/dev/null | grep -q 'kernels-'; then
     code=0
     "${compare[@]}" --a cpu-mask=all --b threads=2 --gate --json >"$WORK/out" 2>"$WORK/err" || code=$?
     json 'd["gate"]["gain"] > 1.03 and d["gate"]["gain_b_first"] > 1.03'
-    json "d['gate']['passed'] == ($code == 0)"
+    json "d['gate']['passed'] == ($code == 0) and d['gate']['prompts'] == 6 and d['warnings'] == []"
 fi
 
 # Stopped: what is complete is printed.

@@ -128,6 +128,12 @@ static void gate_wants_both_orders(void **state)
     s = conclude(&(struct truth){1, 2, .slower = 0.5}); /* one prompt says nothing about others */
     assert_true(s.gate.gain > 1.9 && s.gate.gain_a_first > 1.9 && s.gate.gain_b_first > 1.9);
     assert_false(s.gate.passed);
+    s = conclude(&(struct truth){5, 2, .slower = 0.5}); /* nor do five, however clear they look */
+    assert_int_equal(s.result[CLB_COMPARE_DECODE].verdict, CLB_WIN);
+    assert_true(s.gate.n == 5 && s.gate.too_few);
+    assert_false(s.gate.passed);
+    s = conclude(&(struct truth){6, 2, .slower = 0.5});
+    assert_true(s.gate.n == 6 && !s.gate.too_few && s.gate.passed);
     s = conclude(&(struct truth){1, 1, .slower = 0.5}); /* one order alone */
     assert_true(isnan(s.gate.gain_b_first));
     assert_false(s.gate.passed);

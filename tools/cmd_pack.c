@@ -141,8 +141,8 @@ static unsigned pieces_of(const char *name, const char *stem, size_t n_stem)
 {
     unsigned no, count;
     int end = 0;
-    if (strncmp(name, stem, n_stem) != 0 ||
-        sscanf(name + n_stem, "-%5u-of-%5u.colibri%n", &no, &count, &end) != 2 || !end || name[n_stem + (size_t)end])
+    if (strncmp(name, stem, n_stem) != 0 || sscanf(name + n_stem, "-%5u-of-%5u.colibri%n", &no, &count, &end) != 2 ||
+        !end || name[n_stem + (size_t)end])
         return 0;
     return count;
 }

@@ -153,12 +153,13 @@ int clb_compare_print_json(const clb_comparison *c, clb_error *err)
             json_array_append_new(results, result_json(c, (enum clb_compare_metric)m));
     for (size_t i = 0; i < c->n_runs; i++)
         json_array_append_new(runs, run_json(c, &c->runs[i]));
-    json_t *const o = json_pack(
-        "{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:i, s:i, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "schema",
-        "colibri-compare/1", "version", COLIBRI_VERSION, "time", when, "cpu", clb_json_text(topo.model), "a",
-        side_json(&c->side[0]), "b", side_json(&c->side[1]), "differences", differences, "cache",
-        c->warm ? "warm" : "cold", "order", c->together ? "together" : "in-turn", "rounds", (int)c->rounds,
-        "tokens_asked", (int)c->n_tokens, "seed", (json_int_t)c->seed, "interrupted", (int)c->interrupted, "prompts",
-        prompts, "warnings", warnings, "results", results, "equality", equality_json(c), "gate", gate_json(c), "runs", runs);
+    json_t *const o =
+        json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:i, s:i, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}",
+                  "schema", "colibri-compare/1", "version", COLIBRI_VERSION, "time", when, "cpu",
+                  clb_json_text(topo.model), "a", side_json(&c->side[0]), "b", side_json(&c->side[1]), "differences",
+                  differences, "cache", c->warm ? "warm" : "cold", "order", c->together ? "together" : "in-turn",
+                  "rounds", (int)c->rounds, "tokens_asked", (int)c->n_tokens, "seed", (json_int_t)c->seed,
+                  "interrupted", (int)c->interrupted, "prompts", prompts, "warnings", warnings, "results", results,
+                  "equality", equality_json(c), "gate", gate_json(c), "runs", runs);
     return clb_json_print(o, err);
 }

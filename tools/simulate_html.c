@@ -1,13 +1,10 @@
 /* The page: what papers on caches show, in one file that needs nothing else. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/file.h"
 #include "simulate_html.h"
 #include "simulate_page.h"
 
@@ -447,22 +444,13 @@ static void head(struct html *h)
 
 static int save(const clb_page *g, const char *path, bool replace, clb_error *err)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (replace ? O_TRUNC : O_EXCL), 0666);
-    if (fd < 0)
-        return errno == EEXIST ? clb_fail(err, COLIBRI_E_USAGE, "%s exists; --force replaces it", path)
-                               : clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot create %s", path);
-    int rc = COLIBRI_OK;
-    for (size_t done = 0; done < g->buf.n && !rc;) {
-        const ssize_t n = write(fd, g->buf.data + done, g->buf.n - done);
-        if (n < 0 && errno != EINTR)
-            rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
-        done += n > 0 ? (size_t)n : 0;
-    }
-    struct stat is;
-    if (rc && !fstat(fd, &is) && S_ISREG(is.st_mode))
-        unlink(path);
-    if (close(fd) && !rc)
-        rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
+    clb_new_file f;
+    int rc = clb_file_begin(&f, path, replace, err);
+    if (!rc)
+        rc = clb_file_write(&f, g->buf.data, g->buf.n, err);
+    if (!rc)
+        rc = clb_file_finish(&f, err);
+    clb_file_drop(&f);
     return rc;
 }
 

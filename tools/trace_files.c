@@ -4,9 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/file.h"
 #include "config/value.h"
 #include "json_out.h"
 #include "replay/replay.h"
@@ -75,6 +74,23 @@ static int to_stream(void *ctx, const void *data, size_t n, clb_error *err)
                                         : clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write the trace");
 }
 
+static int to_file(void *ctx, const void *data, size_t n, clb_error *err)
+{
+    return clb_file_write(ctx, data, n, err);
+}
+
+static int export_to(const clb_trace *t, enum clb_trace_format format, const char *out, bool replace, clb_error *err)
+{
+    clb_new_file f;
+    int rc = clb_file_begin(&f, out, replace, err);
+    if (!rc)
+        rc = clb_trace_export(t, format, &(struct clb_trace_sink){to_file, &f}, err);
+    if (!rc)
+        rc = clb_file_finish(&f, err);
+    clb_file_drop(&f);
+    return rc;
+}
+
 int clb_trace_cmd_export(clb_args *args, const char *file, clb_error *err)
 {
     const char *const to = clb_args_value(args, "to"), *const named = clb_args_value(args, "output");
@@ -85,20 +101,14 @@ int clb_trace_cmd_export(clb_args *args, const char *file, clb_error *err)
         return clb_fail(err, COLIBRI_E_USAGE, "--to csv, jsonl or oracleGeneral is expected%s%.40s", to ? ", not " : "",
                         to ? to : "");
     CLB_TRY(open_any(args, file, &t, err));
-    FILE *const f = out ? fopen(out, clb_args_has(args, "force") ? "wb" : "wbx") : stdout;
-    int rc = COLIBRI_OK;
-    if (!f)
-        rc = errno == EEXIST ? clb_fail(err, COLIBRI_E_USAGE, "%s exists; --force replaces it", out)
-                             : clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot create %s", out);
-    if (!rc)
-        rc = clb_trace_export(t, (enum clb_trace_format)format, &(struct clb_trace_sink){to_stream, f}, err);
-    if (!rc && fflush(f))
-        rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", out ? out : "to standard output");
-    struct stat is;
-    if (out && f && rc && !fstat(fileno(f), &is) && S_ISREG(is.st_mode))
-        unlink(out); /* a part of it would look like a shorter trace */
-    if (out && f)
-        fclose(f);
+    int rc;
+    if (out) {
+        rc = export_to(t, (enum clb_trace_format)format, out, clb_args_has(args, "force"), err);
+    } else {
+        rc = clb_trace_export(t, (enum clb_trace_format)format, &(struct clb_trace_sink){to_stream, stdout}, err);
+        if (!rc && fflush(stdout))
+            rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write to standard output");
+    }
     clb_trace_close(t);
     return rc;
 }

@@ -117,8 +117,8 @@ typedef struct clb_compare_result {
 #define CLB_GATE_SLOW 1.20 /* time to first token and 99 % latency: median of B / A at most */
 typedef struct clb_compare_gate {
     double gain, gain_a_first, gain_b_first, ttft, p99; /* medians over prompts of B / A; NAN: no such runs */
-    uint32_t n;   /* prompts */
-    bool too_few; /* they are not enough: never passed, whatever the figures */
+    uint32_t n;                                         /* prompts */
+    bool too_few;                                       /* they are not enough: never passed, whatever the figures */
     bool passed;
 } clb_compare_gate;
 

@@ -3,9 +3,9 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "colibri/numerics.h"
 #include "replay/trace_build.h"
 #include "replay/trace_format.h"
@@ -243,16 +243,20 @@ static int save_all(const clb_trace *t, clb_trace_writer *w, clb_error *err)
 
 int clb_trace_save(const clb_trace *t, const char *path, bool replace, clb_error *err)
 {
+    clb_new_file f;
     clb_trace_writer *w = NULL;
-    CLB_TRY(clb_trace_create(path, replace, &t->info, &w, err));
-    struct stat is;
-    const bool regular = !fstat(w->fd, &is) && S_ISREG(is.st_mode);
-    int rc = save_all(t, w, err);
-    if (rc)
-        clb_trace_abandon(w);
-    else
-        rc = clb_trace_finish(w, &t->rates, err);
-    if (rc && regular)
-        unlink(path); /* nothing is lost: it can be made again */
+    int rc = clb_file_begin(&f, path, replace, err);
+    if (!rc)
+        rc = clb_trace_create(f.temp ? f.temp : path, true, &t->info, &w, err);
+    if (!rc) {
+        rc = save_all(t, w, err);
+        if (rc)
+            clb_trace_abandon(w);
+        else
+            rc = clb_trace_finish(w, &t->rates, err);
+    }
+    if (!rc)
+        rc = clb_file_finish(&f, err);
+    clb_file_drop(&f);
     return rc;
 }

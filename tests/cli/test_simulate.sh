@@ -64,6 +64,15 @@ for word in ("Miss-ratio curve", "Gap closed", "Hit rate over time", "Reuse dist
     assert word in text, word
 PY
 refuse 2 "--force" "$COLIBRI" simulate code.clbt --html page.html --slots 25%
+# A page that cannot be completed leaves the old one, and nothing else.
+mkdir kept
+cp page.html kept/page.html
+(failures=0; ulimit -f 4 && refuse 4 "cannot write" "$COLIBRI" simulate code.clbt --html kept/page.html --slots 25% --force &&
+    [ "$failures" = 0 ]) || fail "a limit on file sizes"
+cmp page.html kept/page.html || fail "the old page is gone"
+[ "$(ls -A kept)" = page.html ] || fail "left behind: $(ls -A kept)"
+run 0 "$COLIBRI" simulate code.clbt --html kept/page.html --slots 25% --force
+cmp -s page.html kept/page.html && fail "the page is still the old one"
 
 # A policy's parameters, behind its name; pools; an empty cache for each prompt.
 run 0 "$COLIBRI" simulate code.clbt --policy frequency-weighted:half-life=4,lru --slots 25% --expert-pool layer --reset-cache &&

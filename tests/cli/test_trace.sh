@@ -38,6 +38,28 @@ sizes() { head -n 1 "$1" | grep -o '"expert_bytes":[^]]*'; }
 [ -n "$(sizes a.jsonl)" ] && [ "$(sizes a.jsonl)" = "$(sizes e.jsonl)" ] ||
     fail "the layers' sizes changed on their way through oracleGeneral: $(sizes a.jsonl), $(sizes e.jsonl)"
 
+# What cannot be completed leaves the old file, and nothing else.
+for i in $(seq 100); do cat lines.txt; done >many.txt
+run 0 "$COLIBRI" trace -m "$MODEL" -f many.txt --teacher-forced --prefill 64 --window 200 --max-windows 2 -o many.clbt
+mkdir kept
+echo old | tee kept/x.csv kept/x.jsonl kept/x.clbt kept/x.oracleGeneral >/dev/null
+chmod 640 kept/x.csv
+for to in csv jsonl oracleGeneral; do
+    (failures=0; ulimit -f 8 && refuse 4 "cannot write" "$COLIBRI" trace export many.clbt --to $to -o kept/x.$to --force &&
+        [ "$failures" = 0 ]) || fail "$to: a limit on file sizes"
+done
+run 0 "$COLIBRI" trace export many.clbt --to csv -o many.csv
+(failures=0; ulimit -f 8 && refuse 4 "cannot write" "$COLIBRI" trace import many.csv --experts 32 -o kept/x.clbt --force &&
+    [ "$failures" = 0 ]) || fail "import: a limit on file sizes"
+[ "$(cat kept/* | sort -u)" = old ] || fail "an old file is gone"
+[ "$(find kept -type f | wc -l)" = 4 ] || fail "left behind: $(ls -A kept)"
+refuse 2 "--force" "$COLIBRI" trace export many.clbt --to csv -o kept/x.csv
+run 0 "$COLIBRI" trace export many.clbt --to csv -o kept/x.csv --force
+cmp kept/x.csv many.csv || fail "another CSV"
+[ "$(stat -c %a kept/x.csv) $(stat -c %a many.csv)" = "640 644" ] || fail "permissions: $(ls -l kept/x.csv many.csv)"
+run 0 "$COLIBRI" trace export many.clbt --to csv -o /dev/null --force
+[ -c /dev/null ] || fail "/dev/null is no device any more"
+
 # A text as it stands, in windows.
 for i in $(seq 60); do echo "Line $i of a text that is long enough for two windows."; done >text.txt
 run 0 "$COLIBRI" trace -m "$MODEL" -f text.txt --teacher-forced --window 40 --prefill 30 --max-windows 2 --ahead 2 -o w.clbt &&

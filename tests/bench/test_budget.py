@@ -126,13 +126,13 @@ class Real(unittest.TestCase):
             return status, json.loads(Path(prefix + ".json").read_text()), err.getvalue()
 
     def test_within_the_budget(self):
-        status, report, err = self.run_budget("--budget", "64M")
+        status, report, err = self.run_budget("--budget", "128M")
         self.assertEqual(status, 0, err)
         (run,) = [r["engines"]["colibri"] for r in report["rounds"]]
         self.assertEqual(run["killed"], 0)
         self.assertGreater(run["tokens_per_second"], 1)
         self.assertLessEqual(run["peak_group"], report["limit"])
-        self.assertEqual(report["limit"], int((64 << 20) * 1.05) // 4096 * 4096)
+        self.assertEqual(report["limit"], int((128 << 20) * 1.05) // 4096 * 4096)
         self.assertFalse(list(Path("/sys/fs/cgroup").glob(f"**/colibri-budget-{os.getpid()}")))
 
     def test_a_limit_below_the_budget_is_an_error(self):

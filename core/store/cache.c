@@ -470,6 +470,7 @@ void clb_cache_reset(clb_cache *c)
             c->slots[p->first_transit + t].transit = true;
         list_free(p);
         c->options.policy->reset(p->self);
+        clb_order_refresh(p); /* of what stays */
     }
     c->clock = 0;
 }

@@ -70,5 +70,7 @@ void clb_order_add(struct clb_cache_pool *p, uint32_t slot);
 void clb_order_remove(struct clb_cache_pool *p, uint32_t slot);
 void clb_order_use(struct clb_cache_pool *p, uint32_t slot);
 uint32_t clb_order_victim(struct clb_cache_pool *p, bool waiting);
+/* The policy's memory was replaced: scores may have fallen. */
+void clb_order_refresh(struct clb_cache_pool *p);
 
 #endif

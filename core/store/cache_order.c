@@ -157,6 +157,15 @@ void clb_order_remove(struct clb_cache_pool *p, uint32_t slot)
         list_remove(p, slot);
 }
 
+void clb_order_refresh(struct clb_cache_pool *p)
+{
+    for (uint32_t slot = p->first; p->order.used && slot < p->first_transit + p->n_transit; slot++)
+        if (p->cache->slots[slot].heap_at != CLB_NO_PLACE || in_list(p, slot)) {
+            clb_order_remove(p, slot);
+            clb_order_add(p, slot);
+        }
+}
+
 void clb_order_use(struct clb_cache_pool *p, uint32_t slot)
 {
     struct clb_order *o = &p->order;
@@ -179,18 +188,23 @@ void clb_order_use(struct clb_cache_pool *p, uint32_t slot)
     list_append(p, slot);
 }
 
+static bool give_up(struct clb_cache_pool *p, const char *why)
+{
+    clb_cache_bad_answer(p->cache, why);
+    p->order.used = false;
+    return false;
+}
+
 /* The slot's key is its score: true. A key that was stale is put right, and the slot has moved: false. */
 static bool settle(struct clb_cache_pool *p, uint32_t slot)
 {
     clb_cache_slot *s = &p->cache->slots[slot];
     const double score = clb_cache_score(p, s);
     const uint64_t now = order_of(score);
-    if (isnan(score) || now < s->key) {
-        clb_cache_bad_answer(p->cache,
-                             isnan(score) ? "score() returned NaN" : "score() fell, although it declares SCORE_RISES");
-        p->order.used = false;
-        return false;
-    }
+    if (isnan(score))
+        return give_up(p, "score() returned NaN");
+    if (now < s->key)
+        return give_up(p, "score() fell, although it declares SCORE_RISES");
     if (now == s->key)
         return true;
     s->key = now;
@@ -217,7 +231,7 @@ uint32_t clb_order_victim(struct clb_cache_pool *p, bool waiting)
 {
     struct clb_order *o = &p->order;
     clb_cache_slot *slots = p->cache->slots;
-    uint32_t n_aside = 0, found = CLB_NO_SLOT;
+    uint32_t n_aside = 0, n_stale = 0, found = CLB_NO_SLOT;
     while (found == CLB_NO_SLOT && o->used) {
         while (o->n_heap && !clb_cache_may_leave(p, &slots[o->heap[0].slot], waiting)) {
             p->candidate_slots[n_aside++] = o->heap[0].slot;
@@ -232,6 +246,8 @@ uint32_t clb_order_victim(struct clb_cache_pool *p, bool waiting)
         const uint32_t first = list ? a : b;
         if (settle(p, first))
             found = first;
+        else if (o->used && ++n_stale > p->n + p->n_transit) /* each key once: else it would go on for ever */
+            (void)give_up(p, "score() rose between two questions, with no event between them");
     }
     while (n_aside && o->used) { /* with present scores: those of this visit would come up again at once */
         clb_cache_slot *s = &slots[p->candidate_slots[--n_aside]];

@@ -58,7 +58,11 @@ int clb_cache_load(clb_cache *c, const void *buf, size_t size, clb_error *err)
         at += sizeof part;
         if (part > size - at)
             return clb_fail(err, COLIBRI_E_FORMAT, "the profile ends early");
-        if (part && (!c->pools[i].self || policy->load(c->pools[i].self, from + at, (size_t)part)))
+        struct clb_cache_pool *p = &c->pools[i];
+        const bool loaded = !part || (p->self && policy->load(p->self, from + at, (size_t)part) == COLIBRI_OK);
+        if (part && p->self)
+            clb_order_refresh(p);
+        if (!loaded)
             return clb_fail(err, COLIBRI_E_FORMAT, "expert policy %s does not accept the profile", policy->name);
         at += (size_t)part;
     }

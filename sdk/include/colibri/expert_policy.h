@@ -17,8 +17,9 @@
 #define COLIBRI_POLICY_LOSSLESS 0x1u      /* never changes tokens (every policy without route_bias) */
 #define COLIBRI_POLICY_DETERMINISTIC 0x2u /* same events and seed: same victims */
 #define COLIBRI_POLICY_ORACLE 0x4u        /* needs next_use: replay only */
-/* The score of a resident expert never falls while it stays (a time stamp, a count). The host then keeps the candidates
- * in a heap and asks for few scores; the victims are those that asking for all would give. */
+/* The score of a resident expert never falls while it stays (a time stamp, a count), and changes only with events, not
+ * with the clock or by being asked for. The host then keeps the candidates in order and asks for few scores; the victims
+ * are those that asking for all would give. */
 #define COLIBRI_POLICY_SCORE_RISES 0x8u
 
 enum colibri_phase { COLIBRI_PHASE_PREFILL = 0, COLIBRI_PHASE_DECODE = 1, COLIBRI_PHASE_VERIFY = 2 };

@@ -161,6 +161,8 @@ static void sleep_in_ring(clb_io *io, const uring *u, uint64_t until)
 static void uring_wait(clb_io *io, uint64_t until)
 {
     uring *u = io->engine;
+    if (!io->in_flight) /* the ring took nothing: what other copies may have is issued when the caller looks again */
+        return;
     u->caller_waits = true; /* the reaper leaves completions alone, so none is missed between here and the kernel */
     sleep_in_ring(io, u, until);
     u->caller_waits = false;

@@ -222,7 +222,8 @@ static int wait_for(clb_store *store, struct stream_slot *at, clb_error *err)
 
 static int convert(clb_store *store, struct stream_layer *l, struct stream_slot *at, clb_error *err)
 {
-    for (uint32_t i = 0; i < l->n_parts; i++) {
+    int rc = COLIBRI_OK;
+    for (uint32_t i = 0; i < l->n_parts && !rc; i++) {
         struct stream_part *p = &l->part[i];
         if (!(at->arrived & 1u << i))
             continue;
@@ -236,10 +237,13 @@ static int convert(clb_store *store, struct stream_layer *l, struct stream_slot 
             a.verified = &p->verified;
         }
         if (!a.plain || a.lead || a.tensor)
-            CLB_TRY(clb_store_add_arrival(store, &a, err));
+            rc = clb_store_add_arrival(store, &a, err);
     }
     at->arrived = 0;
-    return clb_store_convert(store, err);
+    if (!rc)
+        return clb_store_convert(store, err);
+    store->n_arrivals = 0; /* or the next who converts would find them, with other bytes in the slot */
+    return rc;
 }
 
 /* A pass that was broken off leaves layers of its middle in the slots: start over. */

@@ -155,7 +155,9 @@ static int hand_out(clb_store *store, clb_lease *out, uint32_t *got, clb_error *
             CLB_TRY(clb_expert_check_mapped(store, x->wave_layer, e->expert, err));
             continue;
         }
-        if (x->fetches[e->slot].arrived) {
+        /* What is to be read again as a whole must not be converted while the drive writes it. */
+        const clb_fetch *f = &x->fetches[e->slot];
+        if (f->arrived && (f->left || !loading(store, e))) {
             e->touched = true;
             CLB_TRY(clb_expert_convert(store, e->slot, err));
         }

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "plan/predict.h"
+#include "store_stats.h"
 
 /* With remembered rates only: measuring takes memory that the budget has not got any more. */
 static bool predict(const clb_engine *e, const clb_generation *g, clb_prediction *out)
@@ -37,12 +38,13 @@ static double per_second(uint64_t n, uint64_t ns)
     return ns ? (double)n * 1e9 / (double)ns : 0;
 }
 
-static double hit_rate(const clb_engine *e)
+/* Of generation alone, as the prediction is; in percent, -1: nothing was looked up. */
+static double hit_percent(const clb_engine *e)
 {
     clb_store_stats s;
     clb_store_get_stats(e->model->store, &s);
-    const uint64_t uses = s.hits + s.misses + s.late;
-    return uses ? (double)s.hits / (double)uses : 1;
+    const clb_cache_lookups n = clb_generation_lookups(&s);
+    return clb_hit_percent(&n, -1);
 }
 
 static uint64_t peak_rss(void)
@@ -110,9 +112,10 @@ void clb_plan_stats_print(FILE *f, const clb_engine *e, const clb_generation *g)
             p.decode_low.tokens_per_second, p.decode_high.tokens_per_second, per_second(g->tokens.n, g->decode_ns),
             p.prefill_low.tokens_per_second, p.prefill_high.tokens_per_second,
             per_second(g->n_prompt - g->n_reused, g->prompt_ns));
-    if (e->plan.n_experts && !e->plan.all_experts)
-        fprintf(f, "; hits generating %.0f to %.0f %%, were %.0f %% with the prompt's", 100 * p.decode_low.hit,
-                100 * p.decode_high.hit, 100 * hit_rate(e));
+    const double hit = hit_percent(e);
+    if (e->plan.n_experts && !e->plan.all_experts && hit >= 0)
+        fprintf(f, "; hits generating %.0f to %.0f %%, were %.0f %%", 100 * p.decode_low.hit, 100 * p.decode_high.hit,
+                hit);
     fputc('\n', f);
 }
 

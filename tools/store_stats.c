@@ -12,16 +12,43 @@ static double rate(uint64_t bytes, uint64_t ns)
     return ns ? (double)bytes / (double)ns : 0.0; /* GB/s */
 }
 
+clb_cache_lookups clb_prompt_lookups(const clb_store_stats *s)
+{
+    return s->phase[COLIBRI_PHASE_PREFILL];
+}
+
+clb_cache_lookups clb_generation_lookups(const clb_store_stats *s)
+{
+    const clb_cache_lookups *const d = &s->phase[COLIBRI_PHASE_DECODE], *const v = &s->phase[COLIBRI_PHASE_VERIFY];
+    return (clb_cache_lookups){d->hits + v->hits, d->misses + v->misses, d->late + v->late};
+}
+
+double clb_hit_percent(const clb_cache_lookups *n, double none)
+{
+    const uint64_t all = n->hits + n->misses + n->late;
+    return all ? share(n->hits, all) : none;
+}
+
+/* "; prompt 41.2 %, generating 63.0 %", each if it has look-ups. */
+static void print_phases(FILE *f, const clb_store_stats *s)
+{
+    const clb_cache_lookups prompt = clb_prompt_lookups(s), generation = clb_generation_lookups(s);
+    const double p = clb_hit_percent(&prompt, -1), g = clb_hit_percent(&generation, -1);
+    if (p >= 0)
+        fprintf(f, "; prompt %.1f %%", p);
+    if (g >= 0)
+        fprintf(f, "%s generating %.1f %%", p >= 0 ? "," : ";", g);
+}
+
 static void print_experts(FILE *f, const clb_store_stats *s)
 {
     char a[24], b[24];
-    fprintf(
-        f,
-        "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit), evictions %llu, read "
-        "%s",
-        s->policy, s->n_slots, s->n_experts, clb_human_bytes(s->slot_bytes, a), (unsigned long long)s->hits,
-        (unsigned long long)s->misses, share(s->hits, s->hits + s->misses + s->late), (unsigned long long)s->evictions,
-        clb_human_bytes(s->expert_bytes_read, b));
+    fprintf(f, "experts   policy %s: %u slots of %u experts (%s), hits %llu, misses %llu (%.1f %% hit", s->policy,
+            s->n_slots, s->n_experts, clb_human_bytes(s->slot_bytes, a), (unsigned long long)s->hits,
+            (unsigned long long)s->misses, share(s->hits, s->hits + s->misses + s->late));
+    print_phases(f, s);
+    fprintf(f, "), evictions %llu, read %s", (unsigned long long)s->evictions,
+            clb_human_bytes(s->expert_bytes_read, b));
     if (s->bypassed)
         fprintf(f, ", bypassed %llu", (unsigned long long)s->bypassed);
     fputc('\n', f);
@@ -75,6 +102,12 @@ static json_t *count(uint64_t n)
     return json_integer((json_int_t)n);
 }
 
+static json_t *lookups_json(clb_cache_lookups n)
+{
+    return json_pack("{s:I, s:I, s:I}", "hits", (json_int_t)n.hits, "misses", (json_int_t)n.misses, "late",
+                     (json_int_t)n.late);
+}
+
 void clb_store_stats_json(json_t *out, const clb_store_stats *s)
 {
     if (s->n_experts) {
@@ -84,6 +117,8 @@ void clb_store_stats_json(json_t *out, const clb_store_stats *s)
                               "evictions", (json_int_t)s->evictions, "bytes_read", (json_int_t)s->expert_bytes_read,
                               "bad_answers", (json_int_t)s->bad_answers);
         json_object_set_new(o, "late", count(s->late));
+        json_object_set_new(o, "prompt", lookups_json(clb_prompt_lookups(s)));
+        json_object_set_new(o, "generation", lookups_json(clb_generation_lookups(s)));
         json_object_set_new(o, "bypassed", count(s->bypassed));
         json_object_set_new(o, "policy_seconds", json_real((double)s->policy_ns / 1e9));
         if (s->predictor)

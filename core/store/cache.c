@@ -179,6 +179,7 @@ static struct clb_cache_pool *pool_of_layer(const clb_cache *c, uint32_t layer)
 
 void clb_cache_step(clb_cache *c, const struct colibri_step *step)
 {
+    c->phase = step->phase < CLB_STEP_PHASES ? step->phase : COLIBRI_PHASE_PREFILL;
     if (!c->options.policy->on_step)
         return;
     const uint64_t began = clb_cache_begin(c);
@@ -292,10 +293,12 @@ uint32_t clb_cache_take(clb_cache *c, uint32_t slot)
     const bool late = s->state == CLB_SLOT_LOADING;
     if (s->cause == COLIBRI_CAUSE_PREFETCH && s->uses == 0 && !late)
         c->stats.prefetch_useful++;
-    if (late)
+    if (late) {
         c->stats.late++;
-    else
-        c->stats.hits++;
+        c->stats.phase[c->phase].late++;
+    } else {
+        clb_cache_count_hit(c);
+    }
     if (!clb_slot_busy(s) && !s->transit)
         p->n_busy++;
     s->pins++;
@@ -360,12 +363,13 @@ uint32_t clb_cache_place(clb_cache *c, uint32_t layer, uint32_t expert, enum col
     c->slot_of[(size_t)layer * c->options.n_experts + expert] = slot;
     p->n_low += s->low;
     p->n_waiting += s->waiting;
-    if (prefetch)
+    if (prefetch) {
         c->stats.prefetches++;
-    else
+    } else {
         c->stats.misses++;
-    if (!prefetch)
+        c->stats.phase[c->phase].misses++;
         c->needed[expert] = 0;
+    }
     if (bypass)
         return slot;
     p->n_busy++;

@@ -42,8 +42,14 @@ typedef struct clb_cache_slot {
     uint64_t key;
 } clb_cache_slot;
 
-typedef struct clb_cache_stats {
+typedef struct clb_cache_lookups {
     uint64_t hits, misses, late; /* late: was being prefetched */
+} clb_cache_lookups;
+#define CLB_STEP_PHASES 3u /* enum colibri_phase */
+
+typedef struct clb_cache_stats {
+    uint64_t hits, misses, late;              /* in all phases */
+    clb_cache_lookups phase[CLB_STEP_PHASES]; /* of the steps' phases */
     uint64_t insertions, evictions, bypassed, bad_answers;
     uint64_t prefetches;      /* placed */
     uint64_t prefetch_useful; /* used after they had arrived */
@@ -81,6 +87,7 @@ typedef struct clb_cache {
     uint32_t *slot_of; /* [n_layers * n_experts] */
     uint32_t *needed;  /* [n_experts]: visit number, if the routed layer still needs it */
     uint32_t visit, routed;
+    uint32_t phase; /* of the step */
     uint64_t clock;
     struct colibri_access *scratch; /* [n_experts] */
     clb_cache_stats stats;
@@ -101,6 +108,13 @@ void clb_cache_route(clb_cache *cache, const struct colibri_route *route);
 static inline uint32_t clb_cache_find(const clb_cache *cache, uint32_t layer, uint32_t expert)
 {
     return cache->slot_of[(uint64_t)layer * cache->options.n_experts + expert];
+}
+
+/* An expert that needs no slot was used. */
+static inline void clb_cache_count_hit(clb_cache *cache)
+{
+    cache->stats.hits++;
+    cache->stats.phase[cache->phase].hits++;
 }
 
 /* Takes an expert that has a slot for this visit: counts a hit (or late, if it is LOADING), pins the slot, and it is

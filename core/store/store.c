@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -167,6 +168,7 @@ void clb_store_get_stats(const clb_store *store, clb_store_stats *out)
     out->hits = c->hits;
     out->misses = c->misses;
     out->late = c->late;
+    memcpy(out->phase, c->phase, sizeof out->phase);
     out->evictions = c->evictions;
     out->bypassed = c->bypassed;
     out->bad_answers = c->bad_answers;

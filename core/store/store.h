@@ -30,6 +30,7 @@
 #include "colibri/predictor.h"
 #include "gguf/gguf.h"
 #include "plugin/registry.h"
+#include "store/cache.h"
 #include "store/io.h"
 #include "store/matrix.h"
 
@@ -168,6 +169,7 @@ typedef struct clb_store_stats {
     uint64_t slot_bytes;                                 /* all slots */
     uint32_t n_slots, n_experts;                         /* in total */
     uint64_t hits, misses, late, evictions, bad_answers; /* late: asked for while a prefetch was bringing it */
+    clb_cache_lookups phase[CLB_STEP_PHASES];            /* the same by enum colibri_phase of the pass */
     uint64_t bypassed;
     uint64_t load_bytes;        /* read while loading */
     uint64_t expert_bytes_read; /* read by acquire */

@@ -50,7 +50,7 @@ static int decide(clb_store *store, uint32_t layer, const uint32_t *ids, const u
         e->slot = mapped ? CLB_NO_SLOT : clb_cache_find(c, layer, ids[i]);
         if (mapped) {
             e->result = COLIBRI_ACCESS_HIT;
-            c->stats.hits++;
+            clb_cache_count_hit(c);
             c->needed[ids[i]] = 0;
         } else if (e->slot != CLB_NO_SLOT) {
             e->result = clb_cache_take(c, e->slot);

@@ -66,6 +66,10 @@ PY
 plan --max-memory "$four"
 run 0 "$c" run -m "$MODEL" --ctx 2048 --batch 64 -t 2 --max-memory "$four" --temperature 0 -n 4 --stats --raw hello
 err "planned "
+# like with like: the prediction is of generation, and so are the hits beside it
+generated=$(sed -n 's/.*generating \([0-9.]*\) %).*/\1/p' "$WORK/err")
+were=$(sed -n 's/^predicted .*; hits generating .*, were \([0-9]*\) %$/\1/p' "$WORK/err")
+[ -n "$generated" ] && [ "$(printf %.0f "$generated")" = "$were" ] || fail "hits '$generated', beside the prediction '$were': $(cat "$WORK/err")"
 
 # budgets to compare: more memory is never predicted slower, what does not fit says why
 plan --what-if "1M,$two,$six,1G"

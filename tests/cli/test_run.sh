@@ -37,6 +37,19 @@ run0 --max-memory 512M --expert-slots 24 --stats "$RECALL"
 cmp -s "$WORK/out" "$WORK/want" || fail "few expert slots give other text"
 err "24 slots of 160 experts"
 grep -qE 'misses [1-9]' "$WORK/err" || fail "no misses with 24 slots: $(cat "$WORK/err")"
+grep -qE '% hit; prompt [0-9.]+ %, generating [0-9.]+ %\)' "$WORK/err" || fail "hits are not told apart: $(cat "$WORK/err")"
+run0 --max-memory 512M --expert-slots 24 --json "$RECALL"
+python3 - "$WORK/out" <<'PY' || fail "hits by phase"
+import json, sys
+o = json.load(open(sys.argv[1]))
+x = o["stats"]["experts"]
+p, g = x["prompt"], x["generation"]
+for k in ("hits", "misses", "late"):
+    assert p[k] + g[k] == x[k], (k, p, g, x[k])
+# A token looks up 4 experts in each of 5 layers.
+assert g["hits"] + g["misses"] + g["late"] == 20 * len(o["tokens"]), (g, len(o["tokens"]))
+assert p["misses"] > 0 and g["misses"] > 0, (p, g)
+PY
 for policy in lru lfu frequency-weighted; do
     run0 --expert-slots 30 --expert-policy $policy "$RECALL"
     cmp -s "$WORK/out" "$WORK/want" || fail "policy $policy gives other text"

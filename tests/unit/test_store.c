@@ -124,6 +124,13 @@ static uint64_t run_policy(enum fake_answer answer, int admit_every, uint32_t sl
     assert_int_equal(s.hits + s.misses, fake.n_union);
     assert_int_equal(s.hits, fake.n_hits);
     assert_int_equal(s.misses, fake.n_misses);
+    for (uint32_t p = 0; p < CLB_STEP_PHASES; p++) {
+        assert_int_equal(s.phase[p].hits, fake.phase_hits[p]);
+        assert_int_equal(s.phase[p].misses, fake.phase_misses[p]);
+    }
+    /* chunks of 3 leave one row, which is a decode pass */
+    assert_true(s.phase[COLIBRI_PHASE_PREFILL].misses &&
+                s.phase[COLIBRI_PHASE_DECODE].hits + s.phase[COLIBRI_PHASE_DECODE].misses);
     assert_int_equal(s.evictions, fake.n_inserts - resident);
     assert_int_equal(s.bypassed, fake.n_bypassed);
     assert_int_equal(fake.n_inserts + fake.n_bypassed, s.misses);
@@ -356,6 +363,8 @@ static void resets(void **state)
     clb_store_reset_stats(store);
     clb_store_stats s = stats_of(&rig);
     assert_int_equal(s.hits + s.misses + s.evictions + s.bad_answers + s.expert_bytes_read + s.read_ns + s.policy_ns, 0);
+    for (uint32_t p = 0; p < CLB_STEP_PHASES; p++)
+        assert_int_equal(s.phase[p].hits + s.phase[p].misses + s.phase[p].late, 0);
     assert_int_equal(s.load_bytes, before.load_bytes);
     assert_int_equal(s.resident_bytes, before.resident_bytes);
     assert_int_equal(s.slot_bytes, before.slot_bytes);

@@ -55,6 +55,7 @@ static void fake_step(void *self, const struct colibri_step *step)
     if (step->step != f->n_steps || step->n_rows == 0 || step->n_sequences == 0)
         violation(f, "on_step: wrong number");
     f->n_steps++;
+    f->phase = step->phase % 3;
 }
 
 static void fake_route(void *self, const struct colibri_route *route)
@@ -88,6 +89,8 @@ static void fake_access(void *self, const struct colibri_access *access, uint32_
         e->uses++;
         f->n_hits += access[i].result == COLIBRI_ACCESS_HIT;
         f->n_misses += access[i].result == COLIBRI_ACCESS_MISS;
+        f->phase_hits[f->phase] += access[i].result == COLIBRI_ACCESS_HIT;
+        f->phase_misses[f->phase] += access[i].result == COLIBRI_ACCESS_MISS;
         if (access[i].rows == 0)
             violation(f, "on_access: no rows");
     }

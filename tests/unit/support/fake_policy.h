@@ -40,6 +40,8 @@ typedef struct fake_policy {
 
     uint64_t n_creates, n_destroys, n_resets, n_steps, n_routes, n_asked, n_lies, n_inserts, n_evicts, n_bypassed;
     uint64_t n_union, n_hits, n_misses;
+    uint32_t phase;                         /* of the step */
+    uint64_t phase_hits[3], phase_misses[3];
     uint64_t violations;      /* host broke its promise; what, for the first one */
     const char *violation;
 } fake_policy;

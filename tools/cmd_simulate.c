@@ -6,6 +6,7 @@
 #include "config/value.h"
 #include "cpu/topology.h"
 #include "paths.h"
+#include "plan/rates.h"
 #include "plugin/open.h"
 #include "simulate.h"
 
@@ -159,6 +160,38 @@ static void report_misbehaviour(const clb_sim *s)
     }
 }
 
+/* A trace of another machine, or of this one while it was busy, is a bad model of this one. The planner's rates are of
+ * kernels; two parallel loops come on top of them, which matter for small experts only. */
+#define FAR_OFF  3.0
+#define LOOPS_NS 1e4
+static void check_rates(const clb_sim *s)
+{
+    char path[PATH_MAX];
+    double least, most;
+    clb_topology topology;
+    clb_topology_read(&topology);
+    if (!clb_rates_default_path(path, sizeof path) ||
+        !clb_rates_remembered_range(path, topology.model, clb_cpu_default_threads(), &least, &most))
+        return;
+    for (uint32_t t = 0; t < s->n_traces; t++) {
+        const clb_trace *const trace = s->traces[t].trace;
+        const double took = trace->rates.decode_expert_ns;
+        double bytes = 0;
+        for (uint32_t l = 0; l < trace->info.n_layers; l++)
+            bytes += (double)trace->info.expert_bytes[l] / trace->info.n_layers;
+        if (s->rates.decode_expert_ns > 0 || !(took > 0) || !(bytes > 0))
+            continue;
+        const double fast = bytes * 1e9 / most, slow = bytes * 1e9 / least + LOOPS_NS;
+        if (took * FAR_OFF < fast || took > FAR_OFF * slow)
+            clb_logf(
+                clb_args_log(s->args), COLIBRI_LOG_WARN,
+                "%s: an expert took %.1f us when it was recorded, by the rates that 'colibri plan' remembers of this "
+                "machine it takes %.1f to %.1f us: times and tok/s are those of another machine or of a busy one "
+                "(--layer-time and --expert-time say better)",
+                s->traces[t].name, took / 1e3, fast / 1e3, slow / 1e3);
+    }
+}
+
 static int print(clb_args *args, const clb_sim *s, clb_error *err)
 {
     if (clb_args_has(args, "csv"))
@@ -185,6 +218,7 @@ static int run(clb_args *args, clb_error *err)
     }
     CLB_GO(clb_sim_run(&s, html != NULL, err));
     report_misbehaviour(&s);
+    check_rates(&s);
     if (html)
         CLB_GO(clb_sim_write_html(&s, html, err));
     rc = print(args, &s, err);
@@ -206,7 +240,8 @@ const clb_command clb_command_simulate = {
                    "closes says more "
                    "than its hit rate. Intervals are percentile bootstraps over prompts.",
     .examples = "colibri simulate chat.clbt --policy all --slots 10%,25%,50%   # which policy, at which size\n"
-                "colibri simulate *.clbt --policy lru,frequency-weighted:half-life=16 --html report.html   # plots for a paper\n"
+                "colibri simulate *.clbt --policy lru,frequency-weighted:half-life=16 --html report.html   # plots for "
+                "a paper\n"
                 "colibri simulate chat.clbt --policy lru --predictor all --read-rate 3G   # does read-ahead pay?\n"
                 "colibri simulate chat.clbt --bench   # look-ups per second",
     .flags = flags,

@@ -65,6 +65,7 @@ typedef struct clb_sim {
     uint32_t resamples;
     clb_trace_rates rates; /* given on the command line; 0: the trace's */
     bool assumed_drive;    /* nobody said how fast the drive is */
+    bool assumed_latency;  /* nor how long its first byte takes */
     uint64_t ns;           /* of the whole grid */
     uint64_t replayed;     /* look-ups, oracles included */
     /* For the page: all traces in a row, every policy without predictor, one capacity. */

@@ -322,6 +322,8 @@ static int summarize(clb_sim *s, clb_error *err)
         n_units += (uint32_t)trace->n_units;
         s->assumed_drive =
             s->assumed_drive || (!(s->rates.read_bytes_per_s > 0) && !(trace->rates.read_bytes_per_s > 0));
+        s->assumed_latency =
+            s->assumed_latency || (!(s->rates.read_latency_ns > 0) && !(trace->rates.read_latency_ns > 0));
     }
     for (uint32_t c = 0; c < s->n_cells; c++) {
         finish_cell(s, &s->cells[c]);

@@ -433,11 +433,11 @@ static void head(struct html *h)
     if (!isnan(s->cells[0].tok_per_s)) {
         const clb_trace_rates r = clb_sim_rates(s, s->traces[0].trace);
         clb_page_add(g,
-                     "<p>Model of time: drive %.2f GB/s after %.0f &micro;s%s; %.1f &micro;s per token and layer and "
+                     "<p>Model of time: drive %.2f GB/s%s after %.0f &micro;s%s; %.1f &micro;s per token and layer and "
                      "%.1f &micro;s per "
                      "expert.</p>",
-                     r.read_bytes_per_s / 1e9, r.read_latency_ns / 1e3, s->assumed_drive ? " (assumed)" : "",
-                     r.decode_layer_ns / 1e3, r.decode_expert_ns / 1e3);
+                     r.read_bytes_per_s / 1e9, s->assumed_drive ? " (assumed)" : "", r.read_latency_ns / 1e3,
+                     s->assumed_latency ? " (assumed)" : "", r.decode_layer_ns / 1e3, r.decode_expert_ns / 1e3);
     }
     clb_page_add(g, "</div><div><button type=\"button\" id=\"theme\">light / dark</button></div></header>\n<main>\n");
 }

@@ -111,10 +111,10 @@ static void print_head(const clb_sim *s, FILE *f)
         fprintf(f, "in %u pools, for %u sizes of experts\n", sizes, sizes);
     if (!isnan(s->cells[0].tok_per_s)) {
         const clb_trace_rates r = clb_sim_rates(s, s->traces[0].trace);
-        fprintf(f, "drive %.2f GB/s after %.0f us%s; per token and layer %.1f us + %.1f us per expert\n",
-                r.read_bytes_per_s / 1e9, r.read_latency_ns / 1e3,
-                s->assumed_drive ? " (assumed: see --read-rate)" : "", r.decode_layer_ns / 1e3,
-                r.decode_expert_ns / 1e3);
+        fprintf(f, "drive %.2f GB/s%s after %.0f us%s; per token and layer %.1f us + %.1f us per expert\n",
+                r.read_bytes_per_s / 1e9, s->assumed_drive ? " (assumed: see --read-rate)" : "",
+                r.read_latency_ns / 1e3, s->assumed_latency ? " (assumed: see --read-latency)" : "",
+                r.decode_layer_ns / 1e3, r.decode_expert_ns / 1e3);
     }
 }
 
@@ -307,14 +307,14 @@ static json_t *head_json(const clb_sim *s)
                                                 (int)k->info.n_layers, "experts", (int)k->info.n_experts, "top_k",
                                                 (int)k->info.top_k, "ends_early", k->ends_early));
     }
-    return json_pack("{s:i, s:s, s:s, s:I, s:i, s:b, s:b, s:o, s:{s:f, s:f, s:b, s:f, s:f, s:f, s:f}, s:f, s:I}",
+    return json_pack("{s:i, s:s, s:s, s:I, s:i, s:b, s:b, s:o, s:{s:f, s:f, s:b, s:b, s:f, s:f, s:f, s:f}, s:f, s:I}",
                      "schema", 1, "kind", "colibri.simulate", "pool", s->layer_pools ? "layer" : "global", "seed",
                      (json_int_t)s->seed, "resamples", (int)s->resamples, "reset_units", s->reset_units, "cold",
                      s->cold, "traces", traces, "rates", "read_bytes_per_s", r.read_bytes_per_s, "read_latency_ns",
-                     r.read_latency_ns, "assumed_drive", s->assumed_drive, "decode_layer_ns", r.decode_layer_ns,
-                     "decode_expert_ns", r.decode_expert_ns, "prefill_layer_ns", r.prefill_layer_ns,
-                     "prefill_expert_ns", r.prefill_expert_ns, "seconds", (double)s->ns / 1e9, "replayed",
-                     (json_int_t)s->replayed);
+                     r.read_latency_ns, "assumed_drive", s->assumed_drive, "assumed_latency", s->assumed_latency,
+                     "decode_layer_ns", r.decode_layer_ns, "decode_expert_ns", r.decode_expert_ns, "prefill_layer_ns",
+                     r.prefill_layer_ns, "prefill_expert_ns", r.prefill_expert_ns, "seconds", (double)s->ns / 1e9,
+                     "replayed", (json_int_t)s->replayed);
 }
 
 static int dump(json_t *o, FILE *f, clb_error *err)

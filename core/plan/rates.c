@@ -239,6 +239,37 @@ static void get_kernel(struct getter *g, const clb_matrix *m, clb_rate_kernel *o
     }
 }
 
+bool clb_rates_remembered_range(const char *cache_file, const char *cpu_model, uint32_t threads, double *least,
+                                double *most)
+{
+    clb_rate_records known = {0};
+    char prefix[240];
+    bool found = false, exact = false;
+    snprintf(prefix, sizeof prefix, "kernel %s ", cpu_model);
+    clean(prefix);
+    (void)clb_rate_records_load(cache_file, &known, NULL);
+    for (size_t i = 0; i < known.n; i++) {
+        const clb_rate_record *const r = &known.at[i];
+        const double rate = r->value[0];
+        unsigned n = 0; /* three words follow, or the CPU's name only begins like this one's */
+        if (strncmp(r->key, prefix, strlen(prefix)) != 0 || strstr(r->key, " reference ") || !(rate > 0) ||
+            sscanf(r->key + strlen(prefix), "%*s %*s %*s threads %9u", &n) != 1 ||
+            !clb_rate_records_find(&known, r->key, (uint64_t)time(NULL), OTHER_SECONDS))
+            continue;
+        const bool same = n == threads;
+        if (exact && !same)
+            continue;
+        if (!found || (same && !exact))
+            *least = *most = rate;
+        *least = rate < *least ? rate : *least;
+        *most = rate > *most ? rate : *most;
+        found = true;
+        exact = same;
+    }
+    clb_rate_records_free(&known);
+    return found;
+}
+
 static void get_drive(struct getter *g, clb_rates *out)
 {
     const clb_gguf *gguf = g->o->model->gguf;

@@ -54,6 +54,12 @@ void clb_rates_get(const clb_rates_options *options, clb_rates *out);
 /* The entry for a matrix. */
 const clb_rate_kernel *clb_rates_kernel(const clb_rates *rates, const clb_matrix *m);
 
+/* What is remembered of this CPU's kernels, whatever the model: the slowest and the fastest format, in bytes of weights
+ * per second for one row, all threads together. Records of `threads` threads if there are any; the scalar reference is
+ * left out. false: nothing is. */
+bool clb_rates_remembered_range(const char *cache_file, const char *cpu_model, uint32_t threads, double *least,
+                                double *most);
+
 /* $XDG_CACHE_HOME/colibri/rates or ~/.cache/colibri/rates; false: neither variable helps. */
 bool clb_rates_default_path(char *out, size_t n);
 

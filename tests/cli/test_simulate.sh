@@ -80,6 +80,68 @@ run 0 "$COLIBRI" simulate code.clbt --policy frequency-weighted:half-life=4,lru 
 run 0 "$COLIBRI" simulate code.clbt --policy lru --predictor all --slots 25% --read-rate 1G && out "rec %" && out "repeat-last"
 run 0 "$COLIBRI" simulate code.clbt --policy all --slots 25% --resamples 100 && out "lfu"
 
+# What is assumed is marked as such.
+run 0 "$COLIBRI" simulate code.clbt --policy lru --slots 25% && out "100 us (assumed: see --read-latency)"
+grep -q 'GB/s (assumed' "$WORK/out" && fail "the drive was measured"
+run 0 "$COLIBRI" simulate code.clbt --policy lru --slots 25% --read-latency 80 && out "after 80 us; per token"
+run 0 "$COLIBRI" simulate code.clbt --policy lru --slots 25% --json
+python3 -c 'import json, sys
+r = json.load(open(sys.argv[1]))["rates"]
+assert r["assumed_latency"] is True and r["assumed_drive"] is False, r' "$WORK/out" || fail "assumptions in JSON"
+
+# Rates that the planner remembers: as recorded, far slower, far faster, and another CPU's.
+export XDG_CACHE_HOME=$WORK/cache
+run 0 "$COLIBRI" plan -m "$MODEL" --threads 1
+run 0 "$COLIBRI" trace info code.clbt --json
+cp "$WORK/out" info.json
+cp cache/colibri/rates rates.measured
+# remember FACTOR: every kernel of this CPU has the trace's rate times FACTOR.
+remember() {
+    python3 - info.json rates.measured cache/colibri/rates "$1" <<'PY' || fail "no kernels among the rates"
+import json, sys
+info = json.load(open(sys.argv[1]))
+layers = [l["expert_bytes"] for l in info["layers"]]
+rate = sum(layers) / len(layers) / info["rates"]["decode_expert_ns"] * 1e9 * float(sys.argv[4])
+lines = open(sys.argv[2]).read().splitlines()
+n = 0
+for i, l in enumerate(lines):
+    if l.startswith("kernel ") and " reference " not in l:
+        f = l.split("\t")
+        f[2] = "%.6g" % rate
+        lines[i] = "\t".join(f)
+        n += 1
+open(sys.argv[3], "w").write("\n".join(lines) + "\n")
+sys.exit(n == 0)
+PY
+}
+if grep -v ' reference ' rates.measured | grep -q '^kernel '; then
+    remember 1
+    run 0 "$COLIBRI" simulate code.clbt --policy lru --slots 25%
+    grep -q "when it was recorded" "$WORK/err" && fail "a needless warning: $(cat "$WORK/err")"
+    remember 0.05
+    run 0 "$COLIBRI" simulate code.clbt prose.clbt --policy lru --slots 25% && err "code: an expert took"
+    run 0 "$COLIBRI" simulate code.clbt --policy lru --slots 25% --expert-time 30
+    grep -q "when it was recorded" "$WORK/err" && fail "a warning about a time that is not used"
+    sed -i 's/^kernel /kernel Another CPU /' cache/colibri/rates
+    run 0 "$COLIBRI" simulate code.clbt --policy lru --slots 25%
+    grep -q "when it was recorded" "$WORK/err" && fail "another CPU's rates count"
+    # A recording of a busy machine: the second of the six rates, in the record before the last one.
+    python3 - code.clbt slow.clbt <<'PY'
+import struct, sys
+d = bytearray(open(sys.argv[1], "rb").read())
+at = len(d) - 32 - 48
+assert struct.unpack_from("<I", d, at - 4) == (48,), "no rates where they were expected"
+old, = struct.unpack_from("<d", d, at + 8)
+assert old > 0
+struct.pack_into("<d", d, at + 8, old * 100 + 1e6)
+open(sys.argv[2], "wb").write(d)
+PY
+    remember 1
+    run 0 "$COLIBRI" simulate slow.clbt --policy lru --slots 25% && err "slow: an expert took"
+else
+    echo "not tested: remembered rates (this build has no kernels for this CPU)"
+fi
+
 refuse 2 "no trace" "$COLIBRI" simulate
 refuse 3 "no/such" "$COLIBRI" simulate no/such.clbt
 refuse 3 "did you mean 'lru'" "$COLIBRI" simulate code.clbt --policy lruu

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -198,6 +199,49 @@ static void trace_curves(void **state)
     assert_fails(clb_hit_curve_make(t, &curve, &err), &err, COLIBRI_E_USAGE, "too few");
     assert_null(curve.hits);
     free_trace(t);
+}
+
+/* The CPU's kernels, those of as many threads first; neither the reference, nor what is old, nor another CPU's. */
+static void range_of_remembered_kernels(void **state)
+{
+    (void)state;
+    clb_error err;
+    test_dir dir;
+    char path[PATH_MAX];
+    double least = 0, most = 0;
+    const uint64_t now = (uint64_t)time(NULL);
+    const struct {
+        const char *key;
+        uint64_t age;
+        double rate;
+    } lines[] = {{"kernel Some CPU Q8_0 a b threads 4 columns 64", 5, 7e9},
+                 {"kernel Some CPU Q4_0 a b threads 2 columns 64", 5, 3e9},
+                 {"kernel Some CPU Q4_K a b threads 2 columns 64", 5, 5e9},
+                 {"kernel Some CPU Q6_K a b threads 2 columns 96", 5, 4e9},
+                 {"kernel Some CPU F32 reference reference threads 2 columns 64", 5, 1e8},
+                 {"kernel Some CPU Q5_K a b threads 2 columns 64", 5000000, 9e9},
+                 {"kernel Some CPU2 Q5_K a b threads 2 columns 64", 5, 8e9},
+                 {"drive 3", 5, 2e9}};
+    test_dir_create(&dir);
+    test_dir_file(&dir, "rates", path);
+    assert_false(clb_rates_remembered_range(path, "Some CPU", 2, &least, &most));
+    clb_rate_records r = {0};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        clb_rate_record one = {.when = now - lines[i].age, .value = {lines[i].rate, 1, 1, 0}};
+        snprintf(one.key, sizeof one.key, "%s", lines[i].key);
+        assert_ok(clb_rate_records_put(&r, &one, &err), &err);
+    }
+    assert_ok(clb_rate_records_save(path, &r, &err), &err);
+    assert_true(clb_rates_remembered_range(path, "Some CPU", 2, &least, &most));
+    assert_true(fabs(least - 3e9) < 1 && fabs(most - 5e9) < 1);
+    assert_true(clb_rates_remembered_range(path, "Some CPU", 4, &least, &most));
+    assert_true(fabs(least - 7e9) < 1 && fabs(most - 7e9) < 1);
+    assert_true(clb_rates_remembered_range(path, "Some CPU", 16, &least, &most));
+    assert_true(fabs(least - 3e9) < 1 && fabs(most - 7e9) < 1);
+    assert_false(clb_rates_remembered_range(path, "Some", 2, &least, &most)); /* its name only begins like that */
+    assert_false(clb_rates_remembered_range(path, "Other CPU", 2, &least, &most));
+    clb_rate_records_free(&r);
+    test_dir_remove(&dir);
 }
 
 /* ---- rates ----------------------------------------------------------------------------------------------- */
@@ -439,6 +483,7 @@ int main(void)
         cmocka_unit_test(skewed_draws),
         cmocka_unit_test(trace_curves),
         cmocka_unit_test(rates_are_remembered),
+        cmocka_unit_test(range_of_remembered_kernels),
         cmocka_unit_test(rates_are_measured_once),
         cmocka_unit_test(experts_cost_what_they_cost),
         cmocka_unit_test(streamed_layers_are_read_each_time),

@@ -47,7 +47,7 @@ json "(lambda cold, d: $hits > 1.5 * cold)($hits, json.load(open('$WORK/warm')))
 # A budget that does not hold both decides by itself; --together overrules it.
 run 0 "${compare[@]}" --ctx 128 --batch 16 --expert-slots 60 --b '' --rounds 1 --json
 budget=$(python3 -c 'import json, sys
-print((json.load(open(sys.argv[1]))["a"]["planned_bytes"] >> 20) + 3)' "$WORK/out" 2>/dev/null)
+print((json.load(open(sys.argv[1]))["a"]["planned_bytes"] >> 20) + 7)' "$WORK/out" 2>/dev/null)
 if [ -n "$budget" ]; then
     small=(--max-memory "${budget}M" --ctx 128 --batch 16 --rounds 1 --json)
     run 0 "${compare[@]}" "${small[@]}" --b expert-policy=lfu

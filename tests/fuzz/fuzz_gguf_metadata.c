@@ -58,8 +58,8 @@ static void round_trip(const clb_gguf *g)
     uint64_t expected = 0;
     for (uint64_t i = 0; i < clb_gguf_n_keys(g); i++) {
         const char *key = clb_gguf_key(g, i).p;
-        if (strncmp(key, "split.", 6) == 0)
-            continue;
+        if (strncmp(key, "split.", 6) == 0 || strncmp(key, "colibri.packed.", 15) == 0)
+            continue; /* of the file, not of the model */
         REQUIRE(strcmp(clb_gguf_key(back, expected).p, key) == 0);
         REQUIRE(same(clb_gguf_value_at(g, i), clb_gguf_value_at(back, expected)));
         expected++;

@@ -68,6 +68,9 @@ const char *clb_config_text(const clb_config *config, enum clb_setting id); /* a
  * checked against the plugin's declaration; out[n]. Unknown keys and values out of range are errors. */
 int clb_config_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
                       uint32_t n, double *out, clb_error *err);
+/* The same into fresh memory, which the caller frees; never NULL when OK. */
+int clb_config_params_new(const clb_config *config, const char *kind, const char *name,
+                          const struct colibri_param *params, uint32_t n, double **out, clb_error *err);
 /* A setting that picks a component (expert-policy, kv-strategy, predictor) also takes "NAME:key=value,key=value": NAME
  * becomes its value, the rest parameters of this component. All parameters given so far, in order of first mention: */
 size_t clb_config_param_count(const clb_config *config);

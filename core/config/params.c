@@ -126,3 +126,12 @@ void clb_config_param_at(const clb_config *config, size_t i, const char **kind, 
     *value = p->text;
     *origin = p->origin;
 }
+
+int clb_config_params_new(const clb_config *config, const char *kind, const char *name,
+                          const struct colibri_param *params, uint32_t n, double **out, clb_error *err)
+{
+    *out = calloc(n ? n : 1, sizeof **out);
+    if (!*out)
+        return CLB_NOMEM(err, "parameters");
+    return clb_config_params(config, kind, name, params, n, *out, err);
+}

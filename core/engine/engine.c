@@ -23,16 +23,6 @@ static bool format_geometry(void *ctx, uint32_t type, uint32_t *block_elems, uin
     return true;
 }
 
-/* A policy's or strategy's parameters in declaration order; *out may be NULL for none. */
-static int read_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
-                       uint32_t n, double **out, clb_error *err)
-{
-    *out = calloc(n ? n : 1, sizeof **out);
-    if (!*out)
-        return CLB_NOMEM(err, "parameters");
-    return clb_config_params(config, kind, name, params, n, *out, err);
-}
-
 static void strategy_misbehaved(void *ctx, const char *strategy, const char *what)
 {
     clb_registry_misbehaved(ctx, strategy, what);
@@ -57,8 +47,8 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
     e->strategy = clb_registry_kv_strategy(e->registry, name, err);
     if (!e->strategy)
         return err->code;
-    CLB_TRY(read_params(config, "kv-strategy", e->strategy->name, e->strategy->params, e->strategy->n_params,
-                        &e->strategy_params, err));
+    CLB_TRY(clb_config_params_new(config, "kv-strategy", e->strategy->name, e->strategy->params, e->strategy->n_params,
+                                  &e->strategy_params, err));
     e->kv_budget = (uint32_t)clb_config_u64(config, CLB_SET_kv_kv_budget);
     const bool keeps_all = e->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL;
     if (keeps_all && e->kv_budget)

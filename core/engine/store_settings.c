@@ -11,15 +11,6 @@ static bool is(const clb_config *config, enum clb_setting id, const char *value)
     return strcmp(clb_config_str(config, id), value) == 0;
 }
 
-static int read_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
-                       uint32_t n, double **out, clb_error *err)
-{
-    *out = calloc(n ? n : 1, sizeof **out);
-    if (!*out)
-        return CLB_NOMEM(err, "parameters");
-    return clb_config_params(config, kind, name, params, n, *out, err);
-}
-
 /* A policy in a settings file is meant for the models that have experts; one on the command line is meant for this. */
 static int refuse_for_dense(const clb_config *config, clb_error *err)
 {
@@ -47,8 +38,8 @@ static int read_experts(const clb_config *config, clb_registry *reg, clb_store_s
         return clb_fail(err, COLIBRI_E_USAGE,
                         "expert policy %s needs to know the future: it is for `colibri simulate`, not for running",
                         out->policy->name);
-    CLB_TRY(read_params(config, "expert-policy", out->policy->name, out->policy->params, out->policy->n_params,
-                        &owned->policy_params, err));
+    CLB_TRY(clb_config_params_new(config, "expert-policy", out->policy->name, out->policy->params,
+                                  out->policy->n_params, &owned->policy_params, err));
     out->policy_params = owned->policy_params;
     const char *predictor = clb_config_str(config, CLB_SET_store_predictor);
     if (strcmp(predictor, "none") == 0)
@@ -60,8 +51,8 @@ static int read_experts(const clb_config *config, clb_registry *reg, clb_store_s
         return clb_fail(err, COLIBRI_E_USAGE,
                         "predictor %s needs to know the future: it is for `colibri simulate`, not for running",
                         out->predictor->name);
-    CLB_TRY(read_params(config, "predictor", out->predictor->name, out->predictor->params, out->predictor->n_params,
-                        &owned->predictor_params, err));
+    CLB_TRY(clb_config_params_new(config, "predictor", out->predictor->name, out->predictor->params,
+                                  out->predictor->n_params, &owned->predictor_params, err));
     out->predictor_params = owned->predictor_params;
     return COLIBRI_OK;
 }

@@ -54,7 +54,8 @@ if [ -n "$budget" ]; then
     json 'd["order"] == "in-turn" and d["equality"]["equal_pairs"] == 3'
     json '["--rounds 2 helps" in w for w in d["warnings"]] == [False, True]'
     run 0 "${compare[@]}" "${small[@]}" --b expert-policy=lfu --together
-    json 'd["order"] == "together" and d["a"]["slots"] == d["b"]["slots"] < 160'
+    # Two policies keep state of different sizes, so the same budget may hold one slot more or less.
+    json 'd["order"] == "together" and abs(d["a"]["slots"] - d["b"]["slots"]) <= 1 and d["a"]["slots"] < 159'
 fi
 
 # The report for people; threads and kernels are settings like others.

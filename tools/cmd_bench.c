@@ -224,8 +224,8 @@ static json_t *test_json(const clb_engine *e, const char *path, const struct clb
         json_pack("{s:s, s:s, s:o, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:s}", "engine", "colibri", "version",
                   COLIBRI_VERSION, "model_filename", clb_json_text(path), "model_type", e->model->arch->name,
                   "model_size", (json_int_t)model_bytes(e->model), "n_batch", (int)e->batch, "n_threads",
-                  (int)clb_pool_workers(e->pool), "type_k", e->kv_layout.type == COLIBRI_TYPE_F32 ? "f32" : "f16",
-                  "type_v", e->kv_layout.type == COLIBRI_TYPE_F32 ? "f32" : "f16", "n_prompt", (int)t->n_prompt,
+                  (int)clb_pool_workers(e->pool), "type_k", clb_kv_type_name(e->kv_layout.k_type),
+                  "type_v", clb_kv_type_name(e->kv_layout.v_type), "n_prompt", (int)t->n_prompt,
                   "n_gen", (int)t->n_gen, "n_depth", (int)t->depth, "test_time", when);
     if (!o)
         return NULL;

@@ -16,7 +16,9 @@
         CLB_SET_store_expert_policy, CLB_SET_store_expert_pool, CLB_SET_store_expert_profile, CLB_SET_store_predictor, \
         CLB_SET_store_prefetch_depth, CLB_SET_store_resident_layers, CLB_SET_store_io, CLB_SET_store_direct,           \
         CLB_SET_store_mirror, CLB_SET_store_verify, CLB_SET_cpu_numa, CLB_SET_kv_kv_strategy, CLB_SET_kv_kv_budget, CLB_SET_kv_kv_block_size,           \
-        CLB_SET_kv_kv_type, CLB_SET_plugins_path, CLB_SET_plugins_prefer, CLB_SET_plugins_deny,                        \
+        CLB_SET_kv_kv_type, CLB_SET_kv_kv_type_k, CLB_SET_kv_kv_type_v, CLB_SET_kv_kv_turn, CLB_SET_kv_kv_recent,      \
+        CLB_SET_kv_kv_positions, CLB_SET_kv_kv_protect, CLB_SET_kv_kv_share, CLB_SET_kv_kv_share_memory,               \
+        CLB_SET_kv_prompt_cache, CLB_SET_kv_prompt_cache_size, CLB_SET_kv_context_shift, CLB_SET_plugins_path, CLB_SET_plugins_prefer, CLB_SET_plugins_deny,                        \
         CLB_SET_kernels_allow_inexact, CLB_SET_kernels_select, CLB_SET_kernels_cache_file
 #define CLB_SAMPLING_SETTINGS                                                                                          \
     CLB_SET_sampling_temperature, CLB_SET_sampling_top_k, CLB_SET_sampling_top_p, CLB_SET_sampling_min_p,              \

@@ -94,7 +94,7 @@ static void memory(const clb_plan_report *r)
         line(p, what, p->slot_bytes);
     }
     snprintf(what, sizeof what, "KV cache, %u tokens, %s", r->engine->plan_input.kv_positions,
-             e->kv_layout.type == COLIBRI_TYPE_F32 ? "f32" : "f16");
+             clb_kv_type_name(e->kv_layout.k_type));
     line(p, what, p->kv_bytes);
     snprintf(what, sizeof what, "buffers for %u rows", e->plan_input.max_rows);
     line(p, what, p->buffer_bytes);

@@ -59,8 +59,7 @@ uint64_t clb_bench_weight_bytes(const clb_model *model)
 uint64_t clb_bench_kv_bytes(const clb_engine *e, uint32_t n_kv)
 {
     const clb_kv_layout *l = &e->kv_layout;
-    const uint64_t elem = l->type == COLIBRI_TYPE_F32 ? 4 : 2;
-    return (uint64_t)l->n_layers * l->n_kv_heads * (l->k_dim + l->v_dim) * elem * n_kv;
+    return (uint64_t)l->n_layers * l->n_kv_heads * clb_kv_position_bytes(l) * n_kv;
 }
 
 /* ---- memory bandwidth ------------------------------------------------------------------------------------ */

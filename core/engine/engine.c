@@ -61,15 +61,21 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
                  e->kv_budget, e->ctx);
     if (e->kv_budget == 0 || e->kv_budget > e->ctx)
         e->kv_budget = e->ctx;
+    const uint32_t type =
+        strcmp(clb_config_str(config, CLB_SET_kv_kv_type), "f32") == 0 ? COLIBRI_TYPE_F32 : COLIBRI_TYPE_F16;
     e->kv_layout = (clb_kv_layout){
         .n_layers = hp->n_layers,
         .n_heads = hp->n_heads,
         .n_kv_heads = hp->n_kv_heads,
         .k_dim = hp->k_dim,
         .v_dim = hp->v_dim,
-        .type = strcmp(clb_config_str(config, CLB_SET_kv_kv_type), "f32") == 0 ? COLIBRI_TYPE_F32 : COLIBRI_TYPE_F16,
+        .k_type = type,
+        .v_type = type,
         .page_tokens = (uint32_t)clb_config_u64(config, CLB_SET_kv_kv_block_size),
-        .f32_to_f16 = clb_registry_vecops(e->registry)->f32_to_f16,
+        .ops = clb_registry_vecops(e->registry),
+        .n_rot = hp->rope ? hp->n_rot : 0,
+        .rope_neox = hp->rope_neox,
+        .attention_scale = hp->attention_scale,
     };
     if (e->kv_layout.page_tokens % 16)
         return clb_fail(err, COLIBRI_E_USAGE, "--kv-block-size %u: must be a multiple of 16", e->kv_layout.page_tokens);

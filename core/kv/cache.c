@@ -12,15 +12,10 @@ static uint64_t round64(uint64_t n)
     return (n + 63) / 64 * 64;
 }
 
-static uint32_t elem_bytes(const clb_kv_layout *layout)
-{
-    return layout->type == COLIBRI_TYPE_F32 ? 4 : 2;
-}
-
 uint64_t clb_kv_page_bytes(const clb_kv_layout *layout)
 {
-    const uint64_t column = (uint64_t)layout->page_tokens * elem_bytes(layout);
-    return round64(column * layout->k_dim) + round64(column * layout->v_dim);
+    return round64(layout->page_tokens * (uint64_t)clb_kv_row_bytes(layout->k_type, layout->k_dim)) +
+           round64(layout->page_tokens * (uint64_t)clb_kv_row_bytes(layout->v_type, layout->v_dim));
 }
 
 uint64_t clb_kv_bytes(const clb_kv_layout *layout, uint64_t n_positions)
@@ -48,8 +43,10 @@ uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const struct colibri
 
 static int check(const clb_kv_layout *l, clb_error *err)
 {
-    if (l->type != COLIBRI_TYPE_F16 && l->type != COLIBRI_TYPE_F32)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: element type %u is neither F16 nor F32", l->type);
+    if ((l->k_type != COLIBRI_TYPE_F16 && l->k_type != COLIBRI_TYPE_F32) ||
+        (l->v_type != COLIBRI_TYPE_F16 && l->v_type != COLIBRI_TYPE_F32))
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: element types %u and %u: neither F16 nor F32", l->k_type,
+                        l->v_type);
     if (l->page_tokens == 0 || l->page_tokens % 16 || l->page_tokens > MAX_PAGE_TOKENS)
         return clb_fail(err, COLIBRI_E_USAGE, "KV cache: a page of %u positions is not a multiple of 16 up to %d",
                         l->page_tokens, MAX_PAGE_TOKENS);
@@ -82,8 +79,9 @@ int clb_kv_cache_create(const clb_kv_layout *layout, uint64_t max_bytes, const c
     cache->layout = *layout;
     cache->layout.evictable = evictable;
     cache->log = log;
-    cache->elem_bytes = elem_bytes(layout);
-    cache->v_offset = (size_t)round64((uint64_t)layout->page_tokens * cache->elem_bytes * layout->k_dim);
+    cache->k_row = clb_kv_row_bytes(layout->k_type, layout->k_dim);
+    cache->v_row = clb_kv_row_bytes(layout->v_type, layout->v_dim);
+    cache->v_offset = (size_t)round64(layout->page_tokens * (uint64_t)cache->k_row);
     CLB_GO(clb_kv_pool_open(&cache->pool, clb_kv_page_bytes(layout), max_bytes, err));
     *out = cache;
 done:

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "colibri/kv_select.h"
-#include "colibri/numerics.h"
 #include "kv/internal.h"
 
 enum fault {
@@ -74,34 +73,22 @@ struct reader {
     const clb_kv_head *head;
 };
 
-static void read_row(const struct colibri_kv_view *view, const void *const *pages, uint32_t dim, uint32_t i, float *out)
-{
-    const clb_kv_cache *cache = ((const struct reader *)view->opaque)->cache;
-    const uint32_t p = cache->layout.page_tokens;
-    if (i >= view->n) { /* the strategy's mistake must not become ours */
-        memset(out, 0, dim * sizeof out[0]);
-        return;
-    }
-    const uint8_t *row = (const uint8_t *)pages[i / p] + (size_t)(i % p) * dim * cache->elem_bytes;
-    if (cache->layout.type == COLIBRI_TYPE_F32) {
-        memcpy(out, row, dim * sizeof out[0]);
-    } else {
-        const colibri_f16 *h = (const colibri_f16 *)(const void *)row;
-        for (uint32_t d = 0; d < dim; d++)
-            out[d] = colibri_f16_f32(h[d]);
-    }
-}
-
 static void read_k(const struct colibri_kv_view *view, uint32_t i, float *out)
 {
     const struct reader *r = view->opaque;
-    read_row(view, r->head->k_pages, r->cache->layout.k_dim, i, out);
+    if (i < view->n) /* the strategy's mistake must not become ours */
+        clb_kv_read_k(r->cache, r->head, i, out);
+    else
+        memset(out, 0, r->cache->layout.k_dim * sizeof out[0]);
 }
 
 static void read_v(const struct colibri_kv_view *view, uint32_t i, float *out)
 {
     const struct reader *r = view->opaque;
-    read_row(view, r->head->v_pages, r->cache->layout.v_dim, i, out);
+    if (i < view->n)
+        clb_kv_read_v(r->cache, r->head, i, out);
+    else
+        memset(out, 0, r->cache->layout.v_dim * sizeof out[0]);
 }
 
 /* Probabilities over all heads of a layer, for a strategy that gives one answer for them. */
@@ -210,56 +197,6 @@ static uint32_t select_rows(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint
     return n_kept;
 }
 
-/* Moves rows kept[0..n_kept) of a head to the front. Since kept[j] >= j and both ascend, no row is overwritten before it
- * has moved. Where a whole page moves to a page boundary (a window that slides by a page) the pages change places
- * instead: the one in front is dead by then. */
-static void move_rows(clb_kv_seq *seq, clb_kv_head *h, const uint32_t *kept, uint32_t n_kept)
-{
-    const clb_kv_layout *l = &seq->cache->layout;
-    const uint32_t p = l->page_tokens;
-    const size_t k_row = (size_t)l->k_dim * seq->cache->elem_bytes, v_row = (size_t)l->v_dim * seq->cache->elem_bytes;
-    for (uint32_t j = 0, run; j < n_kept; j += run) {
-        const uint32_t from = kept[j];
-        const uint32_t room = p - (from % p > j % p ? from % p : j % p); /* to the end of either page */
-        for (run = 1; run < room && j + run < n_kept && kept[j + run] == from + run;)
-            run++;
-        if (from == j)
-            continue;
-        if (run == p) {
-            const void *k = h->k_pages[j / p], *v = h->v_pages[j / p];
-            h->k_pages[j / p] = h->k_pages[from / p];
-            h->v_pages[j / p] = h->v_pages[from / p];
-            h->k_pages[from / p] = k;
-            h->v_pages[from / p] = v;
-            continue;
-        }
-        uint8_t *k_to = (uint8_t *)(uintptr_t)h->k_pages[j / p], *v_to = (uint8_t *)(uintptr_t)h->v_pages[j / p];
-        const uint8_t *k_from = h->k_pages[from / p], *v_from = h->v_pages[from / p];
-        memmove(k_to + j % p * k_row, k_from + from % p * k_row, run * k_row);
-        memmove(v_to + j % p * v_row, v_from + from % p * v_row, run * v_row);
-    }
-}
-
-static void compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_kept)
-{
-    clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + head];
-    float *sum = h->sum[h->cur], *max = h->max[h->cur];
-    move_rows(seq, h, seq->kept, n_kept);
-    for (uint32_t j = 0; j < n_kept; j++) {
-        const uint32_t i = seq->kept[j];
-        h->positions[j] = h->positions[i];
-        if (sum)
-            sum[j] = sum[i];
-        if (max)
-            max[j] = max[i];
-    }
-    seq->evicted += h->n - n_kept;
-    h->n = n_kept;
-    clb_kv_head_shrink(seq, h, n_kept);
-    if (seq->strategy->on_evict)
-        seq->strategy->on_evict(seq->self, layer, head, seq->kept, n_kept);
-}
-
 void clb_kv_evict(clb_kv_seq *seq, uint32_t n_rows)
 {
     const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads;
@@ -276,6 +213,6 @@ void clb_kv_evict(clb_kv_seq *seq, uint32_t n_rows)
             }
             if (!shared)
                 n_kept = select_rows(seq, layer, head, seq->budgets[(size_t)layer * n_kv_heads + head]);
-            compact(seq, layer, head, n_kept);
+            clb_kv_compact(seq, layer, head, n_kept);
         }
 }

@@ -10,7 +10,7 @@ struct clb_kv_cache {
     const clb_log *log;
     clb_kv_pool pool;
     size_t v_offset;     /* of V in a page */
-    uint32_t elem_bytes;
+    size_t k_row, v_row; /* bytes of a position's row */
     uint32_t n_seqs;
     uint32_t n_made; /* sequences ever */
 };
@@ -73,6 +73,17 @@ static inline uint64_t clb_kv_pages_for(const clb_kv_seq *seq, uint64_t n)
 
 /* Gives back the pages of a head beyond those of its first n positions. */
 void clb_kv_head_shrink(clb_kv_seq *seq, clb_kv_head *head, uint32_t n);
+
+/* rows.c */
+/* Row i of a head as floats, as it was written (not turned, see turn_k and turn_v of the layout). */
+void clb_kv_read_k(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
+void clb_kv_read_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
+
+/* observe.c: entries [0, n) of the pass's copy exist from here on; those of this pass's own rows start at 0. */
+void clb_kv_extend(float *next, const float *now, uint32_t from, uint32_t n_before, uint32_t n);
+
+/* compact.c: rows seq->kept[0..n_kept) of a head move together, pages behind them go back; tells the strategy. */
+void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_kept);
 
 /* evict.c: the host side of a strategy. */
 

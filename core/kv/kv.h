@@ -28,22 +28,36 @@
 #include "base/log.h"
 #include "colibri/blocks.h"        /* colibri_f16 */
 #include "colibri/expert_policy.h" /* enum colibri_phase */
+#include "colibri/kernel.h"
 #include "colibri/kv_strategy.h"
 
 typedef struct clb_kv_layout {
     uint32_t n_layers;
     uint32_t n_heads, n_kv_heads; /* per layer */
     uint32_t k_dim, v_dim;        /* per head */
-    uint32_t type;                /* COLIBRI_TYPE_F16 or COLIBRI_TYPE_F32 */
+    uint32_t k_type, v_type;      /* COLIBRI_TYPE_F16, F32, Q8_0 or Q4_0 */
     uint32_t page_tokens;         /* a multiple of 16 */
     const uint8_t *evictable;     /* [n_layers] or NULL: all */
-    /* Round to nearest even, n elements (vecops.f32_to_f16); NULL: the scalar reference. */
-    void (*f32_to_f16)(const float *x, colibri_f16 *out, size_t n);
+    const struct colibri_vecops *ops; /* for conversion, rotation and attention; NULL: the scalar reference */
+    /* Keys (and with them queries) or values (and with them results) are turned by a Hadamard matrix, so that no single
+     * element of a quantized block stands out. For the caller's products: core/ops/hadamard.h. */
+    bool turn_k, turn_v;
+    /* With a quantized type: how many of the last positions are read as F16 instead (a multiple of 16); 0: none. */
+    uint32_t recent;
+    /* Rotation, for strategies that want keys before it or renumbered positions. n_rot == 0: none. */
+    uint32_t n_rot;
+    bool rope_neox;
+    const float *inv_freq; /* [n_rot / 2], borrowed while the cache lives */
+    float attention_scale;
 } clb_kv_layout;
 
 typedef struct clb_kv_cache clb_kv_cache;
 typedef struct clb_kv_seq clb_kv_seq;
 
+const char *clb_kv_type_name(uint32_t type); /* "f16", as the settings spell it */
+/* Bytes of a row of `dim` elements / of one position's key and value in one (layer, head). */
+size_t clb_kv_row_bytes(uint32_t type, uint32_t dim);
+uint64_t clb_kv_position_bytes(const clb_kv_layout *layout);
 /* Bytes of one page / of n positions in all layers and heads (whole pages). */
 uint64_t clb_kv_page_bytes(const clb_kv_layout *layout);
 uint64_t clb_kv_bytes(const clb_kv_layout *layout, uint64_t n_positions);
@@ -62,8 +76,12 @@ uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const struct colibri
                                uint32_t budget, uint32_t max_rows);
 
 typedef struct clb_kv_seq_options {
-    const struct colibri_kv_strategy *strategy;
+    const struct colibri_kv_strategy *strategy; /* borrowed, with the params and children, while the sequence lives */
     const double *params;               /* in the strategy's order */
+    const struct colibri_kv_child *child; /* of a wrapper; NULL: none */
+    int positions;                      /* enum colibri_kv_positions; -1: as the strategy declares */
+    uint32_t n_protected;               /* first positions that always stay */
+    const struct clb_kv_future *future; /* for COLIBRI_KV_NEED_FUTURE; NULL: unknown. Borrowed while the sequence lives */
     const struct colibri_host *host;
     uint32_t ctx;                       /* most positions that a strategy that keeps all may hold */
     uint32_t budget;                    /* positions kept per (layer, head); 0: ctx */
@@ -73,10 +91,27 @@ typedef struct clb_kv_seq_options {
     void *misbehaved_ctx;
 } clb_kv_seq_options;
 
+/* What a chain of wrappers and their child want together, and how it behaves. */
+typedef struct clb_kv_traits {
+    uint32_t needs, triggers, window_w, every_steps;
+    enum colibri_kv_positions positions;
+    bool evicts;      /* anywhere; false: keeps all, though it may pick pages */
+    bool per_head;
+    bool own_budgets; /* budget or allot in the chain: heads differ */
+} clb_kv_traits;
+clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const struct colibri_kv_child *child,
+                               int positions);
+
 /* params may be NULL: the declared defaults. Errors: UNSUPPORTED (positions or needs that this host does not offer),
  * PLUGIN (the strategy's table is unusable), USAGE (the strategy refused: its reason, e.g. a budget too small). */
 int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, clb_kv_seq **out, clb_error *err);
 void clb_kv_seq_destroy(clb_kv_seq *seq);
+/* Another sequence with the same tokens, strategy and state; pages are shared until one of them changes. Fails with
+ * UNSUPPORTED if the strategy has state and cannot copy it, inside a pass with INTERNAL. (fork.c) */
+int clb_kv_seq_fork(const clb_kv_seq *from, clb_kv_seq **out, clb_error *err);
+/* From here on the first n tokens (the system prompt, with what precedes it) are never dropped, if that is more than the options
+ * said; LIMIT if that leaves nothing of the budget. Reset forgets it. */
+int clb_kv_seq_protect(clb_kv_seq *seq, uint32_t n, clb_error *err);
 /* Forgets everything: pages go back, position 0 is next. */
 void clb_kv_seq_reset(clb_kv_seq *seq);
 /* Drops the positions >= n_positions (for prefix reuse across turns). Fails with UNSUPPORTED if the strategy has

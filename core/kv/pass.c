@@ -1,10 +1,9 @@
-/* A forward pass over a sequence: room for its rows, the rows themselves, and their attention. */
+/* A forward pass over a sequence: room for its rows, and what is left of it at its end. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/str.h"
-#include "colibri/numerics.h"
 #include "kv/internal.h"
 
 static bool needs(const clb_kv_seq *seq, uint32_t bit)
@@ -140,125 +139,6 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
     return COLIBRI_OK;
 }
 
-static void store_row(const clb_kv_cache *cache, const void *page, uint32_t slot, const float *x, uint32_t dim)
-{
-    uint8_t *out = (uint8_t *)(uintptr_t)page + (size_t)slot * dim * cache->elem_bytes;
-    if (cache->layout.type == COLIBRI_TYPE_F32) {
-        memcpy(out, x, dim * sizeof x[0]);
-    } else if (cache->layout.f32_to_f16) {
-        cache->layout.f32_to_f16(x, (colibri_f16 *)(void *)out, dim);
-    } else {
-        colibri_f16 *h = (colibri_f16 *)(void *)out;
-        for (uint32_t d = 0; d < dim; d++)
-            h[d] = colibri_f32_f16(x[d]);
-    }
-}
-
-void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v)
-{
-    const clb_kv_cache *cache = seq->cache;
-    const clb_kv_layout *l = &cache->layout;
-    assert(layer < l->n_layers && i < seq->pass_rows);
-    for (uint32_t head = 0; head < l->n_kv_heads; head++) {
-        const clb_kv_head *h = &seq->heads[(size_t)layer * l->n_kv_heads + head];
-        const uint32_t at = h->n + i;
-        store_row(cache, h->k_pages[at / l->page_tokens], at % l->page_tokens, k + (size_t)head * l->k_dim, l->k_dim);
-        store_row(cache, h->v_pages[at / l->page_tokens], at % l->page_tokens, v + (size_t)head * l->v_dim, l->v_dim);
-    }
-}
-
-void clb_kv_write_soon(const clb_kv_seq *seq, uint32_t layer, uint32_t i)
-{
-    const clb_kv_layout *l = &seq->cache->layout;
-    const size_t elem = l->type == COLIBRI_TYPE_F32 ? 4 : 2;
-    for (uint32_t head = 0; head < l->n_kv_heads; head++) {
-        const clb_kv_head *h = &seq->heads[(size_t)layer * l->n_kv_heads + head];
-        const uint32_t at = h->n + i;
-        const char *k = (const char *)h->k_pages[at / l->page_tokens] + at % l->page_tokens * l->k_dim * elem;
-        const char *v = (const char *)h->v_pages[at / l->page_tokens] + at % l->page_tokens * l->v_dim * elem;
-        for (size_t b = 0; b < l->k_dim * elem; b += 64)
-            __builtin_prefetch(k + b, 1);
-        for (size_t b = 0; b < l->v_dim * elem; b += 64)
-            __builtin_prefetch(v + b, 1);
-    }
-}
-
-clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head)
-{
-    const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
-    return (clb_kv_view){.k_pages = h->k_pages, .v_pages = h->v_pages, .n_before = h->n};
-}
-
-/* exp(x) for x <= 0 with the coefficients of colibri_expf, but each step rounded: the same bits on every CPU without
- * a call of fmaf per step, and the compiler can vectorise it. Off by less than 1e-6: strategies rank by it, no
- * logit depends on it directly. */
-static inline float exp_rounded(float x)
-{
-    const float biased = x * COLIBRI_EXP_LOG2E + COLIBRI_EXP_ROUND;
-    const float n = biased - COLIBRI_EXP_ROUND;
-    const float r = (x - n * COLIBRI_EXP_LN2_HI) - n * COLIBRI_EXP_LN2_LO;
-    float p = COLIBRI_EXP_C6;
-    p = p * r + COLIBRI_EXP_C5;
-    p = p * r + COLIBRI_EXP_C4;
-    p = p * r + COLIBRI_EXP_C3;
-    p = p * r + COLIBRI_EXP_C2;
-    p = p * r + COLIBRI_EXP_C1;
-    p = p * (r * r) + r;
-    p = p + 1.0f;
-    p = p * colibri_bits_f32((colibri_f32_bits(biased) + 127u) << 23);
-    /* a mask, not a branch, which would keep the loops below scalar: what is too small for the above is 0 */
-    return colibri_bits_f32(colibri_f32_bits(p) & (0u - (uint32_t)(x >= COLIBRI_EXP_MIN)));
-}
-
-static void add_probs(float *restrict sum, const float *restrict s, float max, float total, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        sum[i] += exp_rounded(s[i] - max) / total;
-}
-
-static void max_probs(float *restrict best, const float *restrict s, float max, float total, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        const float p = exp_rounded(s[i] - max) / total;
-        best[i] = p > best[i] ? p : best[i];
-    }
-}
-
-/* Entries [0, n) of the pass's copy exist from here on; those of this pass's own rows start at 0. */
-static void extend(float *next, const float *now, uint32_t from, uint32_t n_before, uint32_t n)
-{
-    if (from < n_before) {
-        memcpy(next + from, now + from, (n_before - from) * sizeof next[0]);
-        from = n_before;
-    }
-    for (uint32_t i = from; i < n; i++)
-        next[i] = 0.0f;
-}
-
-void clb_kv_observe(clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, const float *scores, size_t stride,
-                    const float *max_sum, uint32_t n_heads, uint32_t n)
-{
-    clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
-    if (!clb_kv_layer_evicts(seq, layer) || !needs(seq, COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX))
-        return;
-    assert(seq->pass_rows && n >= h->next_n && n > h->n && n <= h->n + seq->pass_rows);
-    float *sum = h->sum[!h->cur], *max = h->max[!h->cur];
-    if (sum)
-        extend(sum, h->sum[h->cur], h->next_n, h->n, n);
-    if (max)
-        extend(max, h->max[h->cur], h->next_n, h->n, n);
-    h->next_n = n;
-    for (uint32_t q = 0; q < n_heads; q++) {
-        const float m = max_sum[2 * q], total = max_sum[2 * q + 1];
-        if (!(total > 0.0f)) /* not a distribution: nothing to learn from it */
-            continue;
-        if (sum)
-            add_probs(sum, scores + q * stride, m, total, n);
-        if (max)
-            max_probs(max, scores + q * stride, m, total, n);
-    }
-}
-
 /* Makes the pass's first n_rows rows of one head permanent. */
 static void append(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint32_t n_rows)
 {
@@ -269,15 +149,15 @@ static void append(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint32_t n_r
         if (h->next_n) {
             const uint32_t from = h->next_n < n ? h->next_n : n;
             if (h->sum[0])
-                extend(h->sum[!h->cur], h->sum[h->cur], from, h->n, n);
+                clb_kv_extend(h->sum[!h->cur], h->sum[h->cur], from, h->n, n);
             if (h->max[0])
-                extend(h->max[!h->cur], h->max[h->cur], from, h->n, n);
+                clb_kv_extend(h->max[!h->cur], h->max[h->cur], from, h->n, n);
             h->cur = !h->cur;
         } else {
             if (h->sum[0])
-                extend(h->sum[h->cur], NULL, h->n, h->n, n);
+                clb_kv_extend(h->sum[h->cur], NULL, h->n, h->n, n);
             if (h->max[0])
-                extend(h->max[h->cur], NULL, h->n, h->n, n);
+                clb_kv_extend(h->max[h->cur], NULL, h->n, h->n, n);
         }
     }
     h->next_n = 0;

@@ -99,8 +99,7 @@ static void predict_decode(const clb_predict_input *in, const struct sums *dense
     out->bytes_per_use = expert->file_bytes;
     out->dense_bytes = dense->bytes;
     out->expert_bytes = out->expert_uses * expert->bytes;
-    out->kv_bytes = (double)kv->n_layers * kv->n_kv_heads * ((double)kv->k_dim + kv->v_dim) *
-                    (kv->type == COLIBRI_TYPE_F32 ? 4 : 2) * in->n_kv;
+    out->kv_bytes = (double)kv->n_layers * kv->n_kv_heads * (double)clb_kv_position_bytes(kv) * in->n_kv;
     out->dense_ns = dense->decode_ns;
     out->expert_ns = out->expert_uses * expert->decode_ns;
     out->kv_ns = out->kv_bytes * 1e9 / fastest;

@@ -54,8 +54,9 @@ if [ -n "$budget" ]; then
     json 'd["order"] == "in-turn" and d["equality"]["equal_pairs"] == 3'
     json '["--rounds 2 helps" in w for w in d["warnings"]] == [False, True]'
     run 0 "${compare[@]}" "${small[@]}" --b expert-policy=lfu --together
-    # Two policies keep state of different sizes, so the same budget may hold one slot more or less.
-    json 'd["order"] == "together" and abs(d["a"]["slots"] - d["b"]["slots"]) <= 1 and d["a"]["slots"] < 159'
+    # Each has the whole budget; two policies keep state of different sizes, so one may have a slot more. (How many slots that
+    # are depends on the size of the process, which sanitizers change from run to run.)
+    json 'd["order"] == "together" and abs(d["a"]["slots"] - d["b"]["slots"]) <= 1'
 fi
 
 # The report for people; threads and kernels are settings like others.

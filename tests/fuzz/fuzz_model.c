@@ -83,7 +83,7 @@ static bool run(const clb_gguf *g, clb_pool *pool, bool few_slots, bool one_by_o
                .n_kv_heads = hp->n_kv_heads,
                .k_dim = hp->k_dim,
                .v_dim = hp->v_dim,
-               .type = COLIBRI_TYPE_F16,
+               .k_type = COLIBRI_TYPE_F16, .v_type = COLIBRI_TYPE_F16,
                .page_tokens = 16},
         .kv_positions = N_CTX,
         .ctx = N_CTX,

@@ -13,7 +13,7 @@
 
 enum { LAYERS = 3, KV_HEADS = 2, HEADS = 4, K_DIM = 24, V_DIM = 40, PAGE = 16 };
 
-static const clb_kv_layout f16_layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, PAGE, NULL, NULL};
+static const clb_kv_layout f16_layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, COLIBRI_TYPE_F16, PAGE, .ops = NULL};
 
 static clb_kv_cache *open_cache(const clb_kv_layout *layout, uint64_t n_pages)
 {
@@ -51,7 +51,7 @@ static void sizes(void **state)
     assert_int_equal(clb_kv_bytes(&l, PAGE), LAYERS * KV_HEADS * clb_kv_page_bytes(&l));
     assert_int_equal(clb_kv_bytes(&l, PAGE + 1), 2 * LAYERS * KV_HEADS * clb_kv_page_bytes(&l));
     assert_true(clb_kv_bytes(&l, UINT64_MAX) == UINT64_MAX);
-    l.type = COLIBRI_TYPE_F32;
+    l.k_type = l.v_type = COLIBRI_TYPE_F32;
     assert_int_equal(clb_kv_page_bytes(&l), PAGE * (K_DIM + V_DIM) * 4);
     l.k_dim = 1; /* both halves of a page start on a line of 64 bytes */
     assert_int_equal(clb_kv_page_bytes(&l), 64 + PAGE * V_DIM * 4);
@@ -69,7 +69,7 @@ static void refuses_bad_layouts(void **state)
     l.field = bad;                                                                    \
     assert_int_equal(clb_kv_cache_create(&l, UINT64_C(1) << 30, NULL, &cache, &err), code); \
     assert_null(cache)
-    REFUSED(type, COLIBRI_TYPE_Q8_0, COLIBRI_E_UNSUPPORTED);
+    REFUSED(k_type, COLIBRI_TYPE_Q5_0, COLIBRI_E_UNSUPPORTED);
     REFUSED(page_tokens, 0, COLIBRI_E_USAGE);
     REFUSED(page_tokens, 24, COLIBRI_E_USAGE);
     REFUSED(page_tokens, 1u << 20, COLIBRI_E_USAGE);
@@ -91,14 +91,15 @@ static void convert(const float *x, colibri_f16 *out, size_t n)
         out[i] = colibri_f32_f16(x[i]);
     converted += n;
 }
+static const struct colibri_vecops convert_ops = {.struct_size = sizeof convert_ops, .f32_to_f16 = convert};
 
 static void rows_read_back(void **state)
 {
     (void)state;
     for (int variant = 0; variant < 3; variant++) {
         clb_kv_layout l = f16_layout;
-        l.type = variant == 1 ? COLIBRI_TYPE_F32 : COLIBRI_TYPE_F16;
-        l.f32_to_f16 = variant == 2 ? convert : NULL;
+        l.k_type = l.v_type = variant == 1 ? COLIBRI_TYPE_F32 : COLIBRI_TYPE_F16;
+        l.ops = variant == 2 ? &convert_ops : NULL;
         clb_kv_cache *cache = open_cache(&l, 100);
         clb_kv_seq *seq = open_seq(cache, 1000);
         const uint32_t chunks[] = {1, 15, 16, 1, 40, 7};

@@ -367,7 +367,7 @@ static void random_schedules(void **state)
     for (uint32_t round = 0; round < 48; round++) {
         test_rand rng = {round + 100};
         setup = (struct setup){
-            .layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, PAGE, setup.evictable, NULL},
+            .layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, COLIBRI_TYPE_F16, PAGE, .evictable = setup.evictable},
             .triggers = trigger_sets[round % 4],
             .every_steps = 5,
             .per_head = round / 4 % 2,
@@ -447,7 +447,7 @@ static void chunks_never_show(void **state)
     enum { N = 100 };
     static float sum[LAYERS][KV_HEADS][MOST], max[LAYERS][KV_HEADS][MOST];
     const uint32_t chunk[] = {N, 1, 7, 33, 64};
-    setup = (struct setup){.layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, PAGE, NULL, NULL},
+    setup = (struct setup){.layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, COLIBRI_TYPE_F16, PAGE, NULL, NULL},
                            .needs = COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX,
                            .triggers = COLIBRI_KV_AT_PREFILL_END,
                            .per_head = true};

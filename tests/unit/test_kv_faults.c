@@ -10,7 +10,7 @@
 
 enum { LAYERS = 2, KV_HEADS = 2, HEADS = 4, DIM = 8, PAGE = 16, BUDGET = 40 };
 
-static const clb_kv_layout layout = {LAYERS, HEADS, KV_HEADS, DIM, DIM, COLIBRI_TYPE_F32, PAGE, NULL, NULL};
+static const clb_kv_layout layout = {LAYERS, HEADS, KV_HEADS, DIM, DIM, COLIBRI_TYPE_F32, COLIBRI_TYPE_F32, PAGE, .ops = NULL};
 
 enum lie { ERROR, NOTHING, ALL, ONE_TOO_MANY, ODD_FLAG, BEYOND, NOT_THE_NEWEST, NAN_SCORE, NO_SCORE, N_LIES };
 

@@ -10,7 +10,7 @@
 
 enum { LAYERS = 2, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, DIM = 8, PAGE = 16, MOST = 2000 };
 
-static const clb_kv_layout layout = {LAYERS, HEADS, KV_HEADS, DIM, DIM, COLIBRI_TYPE_F16, PAGE, NULL, NULL};
+static const clb_kv_layout layout = {LAYERS, HEADS, KV_HEADS, DIM, DIM, COLIBRI_TYPE_F16, COLIBRI_TYPE_F16, PAGE, .ops = NULL};
 static const struct colibri_kv_strategy *full, *window, *important;
 
 static clb_kv_seq *open_seq(clb_kv_cache *cache, const struct colibri_kv_strategy *s, const double *params,

@@ -10,7 +10,7 @@
 
 enum { LAYERS = 2, KV_HEADS = 2, DIM = 16, PAGE = 16, ROWS = 40, THREADS = 2 };
 
-static const clb_kv_layout layout = {LAYERS, KV_HEADS, KV_HEADS, DIM, DIM, COLIBRI_TYPE_F16, PAGE, NULL, NULL};
+static const clb_kv_layout layout = {LAYERS, KV_HEADS, KV_HEADS, DIM, DIM, COLIBRI_TYPE_F16, COLIBRI_TYPE_F16, PAGE, .ops = NULL};
 
 struct worker {
     pthread_t thread;

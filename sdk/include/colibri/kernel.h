@@ -68,7 +68,10 @@ struct colibri_attention_args {
     uint32_t k_dim, v_dim;      /* head dimensions */
     uint32_t n_kv;              /* kept positions that row 0 sees, >= 1 */
     uint32_t page_tokens;       /* positions per page, >= 1 */
-    uint32_t k_type, v_type;    /* COLIBRI_TYPE_F16 or COLIBRI_TYPE_F32 */
+    /* COLIBRI_TYPE_F16, F32, and where attention_takes says so Q8_0 and Q4_0: rows of dim / 32 blocks as in GGUF. An
+     * element is then its scale (F16, widened) times its code, which no float product rounds: what follows is the same
+     * as for the other types. */
+    uint32_t k_type, v_type;
     const void *const *k_pages; /* page p: [page_tokens][k_dim], kept positions p * page_tokens .. */
     const void *const *v_pages; /* page p: [page_tokens][v_dim] */
     const float *q;             /* [n_rows][n_heads][k_dim], rotated */
@@ -90,7 +93,20 @@ struct colibri_attention_args {
     float *parts;               /* scratch of these queries, 64-byte aligned: results of segments, in a form that is the
                                    component's own; colibri_attn_part_floats(v_dim) per query and segment that the last
                                    row sees */
+
+    /* The last positions as F16, whatever the types above (attention_takes: COLIBRI_ATTN_TAKES_RECENT). Positions
+     * [0, recent_begin) are read from k_pages and v_pages, those from recent_begin on from these: page p holds
+     * [page_tokens][dim] F16 of the positions recent_first + p * page_tokens .., recent_first <= recent_begin. NULL: all
+     * positions come from k_pages and v_pages. recent_begin may lie beyond what some or all rows see. */
+    const void *const *k_recent;
+    const void *const *v_recent;
+    uint32_t recent_first, recent_begin;
 };
+
+/* What the attention of a vecops table takes beyond K and V in F16 and F32. */
+#define COLIBRI_ATTN_TAKES_Q8_0   1u
+#define COLIBRI_ATTN_TAKES_Q4_0   2u
+#define COLIBRI_ATTN_TAKES_RECENT 4u
 
 /* Floats of `parts` per (query, segment). */
 static inline size_t colibri_attn_part_floats(uint32_t v_dim)
@@ -104,7 +120,7 @@ struct colibri_vecops {
     uint32_t struct_size;
     uint32_t max_ulp;
     int32_t rank;
-    uint32_t reserved; /* 0. Later minors: what `attention` takes beyond K and V in F16 and F32 */
+    uint32_t attention_takes; /* COLIBRI_ATTN_TAKES_* */
     uint64_t cpu[COLIBRI_CPU_WORDS];
     const char *name;
 

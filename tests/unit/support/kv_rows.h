@@ -52,7 +52,7 @@ static inline float kv_rows_read(const clb_kv_layout *l, const void *const *page
 {
     const char *page = pages[i / l->page_tokens];
     const size_t at = (size_t)(i % l->page_tokens) * dim + d;
-    return l->type == COLIBRI_TYPE_F32 ? ((const float *)(const void *)page)[at]
+    return l->k_type == COLIBRI_TYPE_F32 ? ((const float *)(const void *)page)[at]
                                        : colibri_f16_f32(((const colibri_f16 *)(const void *)page)[at]);
 }
 

@@ -68,7 +68,7 @@ int test_rig_open(test_rig *rig, const char *path, const test_rig_options *o, cl
                                   .n_kv_heads = hp->n_kv_heads,
                                   .k_dim = hp->k_dim,
                                   .v_dim = hp->v_dim,
-                                  .type = COLIBRI_TYPE_F16,
+                                  .k_type = COLIBRI_TYPE_F16, .v_type = COLIBRI_TYPE_F16,
                                   .page_tokens = or_default(o->page_tokens, 32)};
     assert_ok(clb_kv_cache_create(&layout, 4 * clb_kv_bytes(&layout, rig->ctx), o->log, &rig->kv, err), err);
     const clb_forward_options forward = {.model = rig->model,

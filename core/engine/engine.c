@@ -85,7 +85,8 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
 /* Most positions that one (layer, head) can hold at once. */
 static uint32_t most_positions(const clb_engine *e)
 {
-    return (uint32_t)clb_kv_most_positions(&e->kv_layout, e->strategy, e->ctx, e->kv_budget, e->batch);
+    const clb_kv_traits traits = clb_kv_traits_of(e->strategy, NULL, CLB_KV_AS_DECLARED);
+    return (uint32_t)clb_kv_most_positions(&e->kv_layout, &traits, e->ctx, e->kv_budget, e->batch);
 }
 
 static uint64_t file_bytes(const clb_gguf *g)

@@ -28,17 +28,17 @@ uint64_t clb_kv_bytes(const clb_kv_layout *layout, uint64_t n_positions)
     return bytes;
 }
 
-uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const struct colibri_kv_strategy *strategy, uint32_t ctx,
-                               uint32_t budget, uint32_t max_rows)
+uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const clb_kv_traits *traits, uint32_t ctx, uint32_t budget,
+                               uint32_t max_rows)
 {
-    bool bounded = !(strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL) && (strategy->triggers & COLIBRI_KV_AT_OVER_BUDGET);
+    bool bounded = traits->evicts && (traits->triggers & COLIBRI_KV_AT_OVER_BUDGET);
     for (uint32_t i = 0; layout->evictable && i < layout->n_layers; i++)
         bounded = bounded && layout->evictable[i];
     if (!bounded)
         return ctx;
     const uint64_t slack = max_rows > layout->page_tokens ? max_rows : layout->page_tokens;
     /* Budgets that differ between heads may each begin another page. */
-    return (budget ? budget : ctx) + slack + (strategy->budget ? layout->page_tokens - 1 : 0);
+    return (budget ? budget : ctx) + slack + (traits->own_budgets ? layout->page_tokens - 1 : 0);
 }
 
 static int check(const clb_kv_layout *l, clb_error *err)

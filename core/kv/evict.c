@@ -34,12 +34,12 @@ void clb_kv_budgets(clb_kv_seq *seq)
     const struct colibri_kv_strategy *s = seq->strategy;
     const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads;
     uint64_t sum = 0, count = 0;
-    if (!seq->evicts)
+    if (!seq->traits.evicts)
         return;
     for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++)
         for (uint32_t head = 0; clb_kv_layer_evicts(seq, layer) && head < n_kv_heads; head++) {
             uint32_t *b = &seq->budgets[(size_t)layer * n_kv_heads + head];
-            *b = s->budget ? s->budget(seq->self, layer, seq->per_head ? head : 0, seq->position) : seq->budget;
+            *b = s->budget ? s->budget(seq->self, layer, seq->traits.per_head ? head : 0, seq->position) : seq->budget;
             *b = *b ? *b : 1;
             sum += *b;
             count++;
@@ -63,7 +63,7 @@ bool clb_kv_overflows(const clb_kv_seq *seq, uint32_t layer, uint32_t head, uint
         return false;
     if (n_rows == 0)
         return true;
-    return (seq->strategy->triggers & COLIBRI_KV_AT_OVER_BUDGET) &&
+    return (seq->traits.triggers & COLIBRI_KV_AT_OVER_BUDGET) &&
            (uint64_t)n + n_rows > (uint64_t)seq->budgets[i] + seq->cache->layout.page_tokens;
 }
 
@@ -162,9 +162,9 @@ static void report(clb_kv_seq *seq, enum fault fault)
 static uint32_t select_rows(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_keep)
 {
     const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + head];
-    const uint32_t needs = seq->strategy->needs, n = h->n;
+    const uint32_t needs = seq->traits.needs, n = h->n;
     const struct reader reader = {seq->cache, h};
-    const bool one_answer = !seq->per_head;
+    const bool one_answer = !seq->traits.per_head;
     uint32_t n_kept = 0;
     if (one_answer)
         layer_probs(seq, layer, n);
@@ -201,12 +201,12 @@ void clb_kv_evict(clb_kv_seq *seq, uint32_t n_rows)
 {
     const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads;
     uint32_t n_kept = 0;
-    if (!seq->evicts)
+    if (!seq->traits.evicts)
         return;
     for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++)
         for (uint32_t head = 0; head < n_kv_heads; head++) {
             /* One answer serves all heads of a layer: they then hold the same positions and overflow together. */
-            const bool shared = !seq->per_head && head > 0;
+            const bool shared = !seq->traits.per_head && head > 0;
             if (!(shared ? n_kept > 0 : clb_kv_overflows(seq, layer, head, n_rows))) {
                 n_kept = 0;
                 continue;

@@ -30,6 +30,8 @@ typedef struct clb_kv_head {
     uint8_t cur;
 } clb_kv_head;
 
+#define CLB_KV_HAS(s, member) (COLIBRI_HAS(s, member) && (s)->member)
+
 struct clb_kv_seq {
     clb_kv_cache *cache;
     uint32_t number;
@@ -39,8 +41,14 @@ struct clb_kv_seq {
     void *misbehaved_ctx;
     uint32_t faults_reported; /* bit per kind */
     uint32_t ctx, budget;
-    bool evicts;     /* anywhere */
-    bool per_head;
+    clb_kv_traits traits;
+    const struct clb_kv_future *future;
+    uint32_t max_rows; /* of a pass; 0: unknown */
+    uint32_t n_protected_always, n_protected; /* first positions that stay: by the options, now */
+    uint32_t n_system; /* tokens of the system prompt, 0: unknown */
+    bool given_up;     /* the strategy answered badly too often and is not asked again */
+    /* Queries of the positions [max(q_first, q_top - window_w), position) are in the heads' rings. */
+    uint32_t q_first, q_top;
     uint32_t position; /* of the next token */
     uint32_t n_prompt;
     uint32_t steps;      /* decode rows since the last AT_STEPS */
@@ -63,7 +71,7 @@ static inline uint32_t clb_kv_n_heads_all(const clb_kv_seq *seq)
 
 static inline bool clb_kv_layer_evicts(const clb_kv_seq *seq, uint32_t layer)
 {
-    return seq->evicts && seq->cache->layout.evictable[layer];
+    return seq->traits.evicts && seq->cache->layout.evictable[layer];
 }
 
 static inline uint64_t clb_kv_pages_for(const clb_kv_seq *seq, uint64_t n)
@@ -84,6 +92,9 @@ void clb_kv_extend(float *next, const float *now, uint32_t from, uint32_t n_befo
 
 /* compact.c: rows seq->kept[0..n_kept) of a head move together, pages behind them go back; tells the strategy. */
 void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_kept);
+
+/* strategy.c: seq has its traits, ctx and budget. */
+int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err);
 
 /* evict.c: the host side of a strategy. */
 

@@ -70,26 +70,8 @@ void clb_kv_cache_destroy(clb_kv_cache *cache); /* all sequences must be gone */
 uint64_t clb_kv_cache_used_bytes(const clb_kv_cache *cache);
 uint64_t clb_kv_cache_peak_bytes(const clb_kv_cache *cache);
 
-/* What a plan must reserve for one sequence: clb_kv_bytes(layout, this many positions). Passes have at most max_rows rows;
- * budget as in clb_kv_seq_options. */
-uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const struct colibri_kv_strategy *strategy, uint32_t ctx,
-                               uint32_t budget, uint32_t max_rows);
-
-typedef struct clb_kv_seq_options {
-    const struct colibri_kv_strategy *strategy; /* borrowed, with the params and children, while the sequence lives */
-    const double *params;               /* in the strategy's order */
-    const struct colibri_kv_child *child; /* of a wrapper; NULL: none */
-    int positions;                      /* enum colibri_kv_positions; -1: as the strategy declares */
-    uint32_t n_protected;               /* first positions that always stay */
-    const struct clb_kv_future *future; /* for COLIBRI_KV_NEED_FUTURE; NULL: unknown. Borrowed while the sequence lives */
-    const struct colibri_host *host;
-    uint32_t ctx;                       /* most positions that a strategy that keeps all may hold */
-    uint32_t budget;                    /* positions kept per (layer, head); 0: ctx */
-    uint64_t seed;
-    /* Called when the strategy answers badly (once per kind of fault). */
-    void (*misbehaved)(void *ctx, const char *strategy, const char *what);
-    void *misbehaved_ctx;
-} clb_kv_seq_options;
+/* The user's word on positions: as the strategy declares, or else. */
+enum clb_kv_renumber { CLB_KV_AS_DECLARED, CLB_KV_ORIGINAL, CLB_KV_COMPACT };
 
 /* What a chain of wrappers and their child want together, and how it behaves. */
 typedef struct clb_kv_traits {
@@ -100,7 +82,29 @@ typedef struct clb_kv_traits {
     bool own_budgets; /* budget or allot in the chain: heads differ */
 } clb_kv_traits;
 clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const struct colibri_kv_child *child,
-                               int positions);
+                               enum clb_kv_renumber positions);
+
+/* What a plan must reserve for one sequence: clb_kv_bytes(layout, this many positions). Passes have at most max_rows rows;
+ * budget as in clb_kv_seq_options. */
+uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const clb_kv_traits *traits, uint32_t ctx, uint32_t budget,
+                               uint32_t max_rows);
+
+typedef struct clb_kv_seq_options {
+    const struct colibri_kv_strategy *strategy; /* borrowed, with the params and children, while the sequence lives */
+    const double *params;               /* in the strategy's order */
+    const struct colibri_kv_child *child; /* of a wrapper; NULL: none */
+    enum clb_kv_renumber positions;
+    uint32_t n_protected;               /* first positions that always stay */
+    const struct clb_kv_future *future; /* for COLIBRI_KV_NEED_FUTURE; NULL: unknown. Borrowed while the sequence lives */
+    const struct colibri_host *host;
+    uint32_t ctx;                       /* most positions that a strategy that keeps all may hold */
+    uint32_t budget;                    /* positions kept per (layer, head); 0: ctx */
+    uint64_t seed;
+    uint32_t max_rows;                  /* of a pass; 0: unknown */
+    /* Called when the strategy answers badly (once per kind of fault). */
+    void (*misbehaved)(void *ctx, const char *strategy, const char *what);
+    void *misbehaved_ctx;
+} clb_kv_seq_options;
 
 /* params may be NULL: the declared defaults. Errors: UNSUPPORTED (positions or needs that this host does not offer),
  * PLUGIN (the strategy's table is unusable), USAGE (the strategy refused: its reason, e.g. a budget too small). */

@@ -59,7 +59,7 @@ static int reserve_scratch(clb_kv_seq *seq, uint64_t n)
     if (n <= seq->scratch_cap)
         return 1;
     const uint32_t cap = half_more(seq->scratch_cap, n);
-    const bool one_answer = !seq->per_head;
+    const bool one_answer = !seq->traits.per_head;
     if (!grow(&seq->keep, (size_t)cap + 1, 1) || !grow(&seq->kept, cap, sizeof seq->kept[0]) ||
         (!seq->strategy->select && !grow(&seq->score, cap, sizeof seq->score[0])) ||
         (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_COLSUM) && !grow(&seq->layer_sum, cap, sizeof(float))) ||
@@ -71,7 +71,7 @@ static int reserve_scratch(clb_kv_seq *seq, uint64_t n)
 
 static int context_full(const clb_kv_seq *seq, uint32_t kept, uint32_t n_rows, clb_error *err)
 {
-    if (!seq->evicts)
+    if (!seq->traits.evicts)
         return clb_fail(err, COLIBRI_E_LIMIT,
                         "the context is full: it holds %u tokens, and %u more exceed its limit of %u; raise --ctx, or "
                         "choose a KV strategy that evicts",
@@ -102,7 +102,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
             const bool evict = clb_kv_overflows(seq, layer, head, n_rows);
             const uint64_t after = (uint64_t)(evict ? seq->budgets[i] : n) + n_rows;
             const bool bounded =
-                clb_kv_layer_evicts(seq, layer) && (seq->strategy->triggers & COLIBRI_KV_AT_OVER_BUDGET);
+                clb_kv_layer_evicts(seq, layer) && (seq->traits.triggers & COLIBRI_KV_AT_OVER_BUDGET);
             if (!bounded && after > seq->ctx)
                 return context_full(seq, n, n_rows, err);
             pages += clb_kv_pages_for(seq, after);
@@ -121,7 +121,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
                         clb_kv_pool_available(&cache->pool), cache->pool.n_pages,
                         clb_human_bytes(cache->pool.n_pages * cache->pool.page_bytes, all));
     }
-    if (seq->evicts && !reserve_scratch(seq, longest))
+    if (seq->traits.evicts && !reserve_scratch(seq, longest))
         return CLB_NOMEM(err, "tables of the KV cache");
 
     clb_kv_evict(seq, n_rows);
@@ -182,16 +182,16 @@ void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool
     seq->pass_rows = 0;
     if (phase == COLIBRI_PHASE_PREFILL) {
         seq->n_prompt = seq->position;
-        select |= s->triggers & COLIBRI_KV_AT_CHUNK;
-    } else if (s->triggers & COLIBRI_KV_AT_STEPS) {
+        select |= seq->traits.triggers & COLIBRI_KV_AT_CHUNK;
+    } else if (seq->traits.triggers & COLIBRI_KV_AT_STEPS) {
         seq->steps += n_rows;
-        if (seq->steps >= s->every_steps) {
+        if (seq->steps >= seq->traits.every_steps) {
             seq->steps = 0;
             select = true;
         }
     }
-    select |= prefill_done && (s->triggers & COLIBRI_KV_AT_PREFILL_END);
-    if (select && seq->evicts) {
+    select |= prefill_done && (seq->traits.triggers & COLIBRI_KV_AT_PREFILL_END);
+    if (select && seq->traits.evicts) {
         clb_kv_budgets(seq);
         clb_kv_evict(seq, 0);
     }

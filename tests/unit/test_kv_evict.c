@@ -391,8 +391,9 @@ static void random_schedules(void **state)
                   &err);
         const struct colibri_kv_strategy strategy = make_strategy();
         const clb_kv_seq_options o = {.strategy = &strategy, .ctx = MOST - 64, .budget = setup.budget};
+        const clb_kv_traits traits = clb_kv_traits_of(&strategy, NULL, CLB_KV_AS_DECLARED);
         setup.most_bytes = clb_kv_bytes(
-            &setup.layout, clb_kv_most_positions(&setup.layout, &strategy, o.ctx, o.budget, MOST_ROWS));
+            &setup.layout, clb_kv_most_positions(&setup.layout, &traits, o.ctx, o.budget, MOST_ROWS));
         for (uint32_t i = 0; i < SEQS; i++) {
             model[i].tag = i + 1;
             assert_ok(clb_kv_seq_create(cache, &o, &seq[i], &err), &err);

@@ -312,9 +312,11 @@ static void refusals(void **state)
     change;                                                                     \
     assert_fails(clb_kv_seq_create(cache, &o, &seq, &err), &err, code, part);   \
     assert_null(seq)
-    REFUSED(s.positions = COLIBRI_KV_POS_COMPACT, COLIBRI_E_UNSUPPORTED, "compacted positions");
-    REFUSED(s.needs = COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_HIDDEN, COLIBRI_E_UNSUPPORTED, ": Q_STATS HIDDEN");
-    REFUSED(s.needs = COLIBRI_KV_NEED_PROB_LAST_W, COLIBRI_E_UNSUPPORTED, "PROB_LAST_W");
+    REFUSED(s.needs = COLIBRI_KV_NEED_WO_NORM | COLIBRI_KV_NEED_HIDDEN, COLIBRI_E_UNSUPPORTED, ": WO_NORM HIDDEN");
+    REFUSED(s.needs = COLIBRI_KV_NEED_PROB_LAST_W, COLIBRI_E_PLUGIN, "window_w is 0");
+    REFUSED(s.needs = COLIBRI_KV_NEED_FUTURE, COLIBRI_E_UNSUPPORTED, "future");
+    REFUSED(s.needs = COLIBRI_KV_NEED_PAGE_MINMAX, COLIBRI_E_PLUGIN, "PAGE_MINMAX");
+    REFUSED(s.flags |= COLIBRI_KV_FLAG_WRAPPER, COLIBRI_E_USAGE, "liar/");
     REFUSED(s.needs = 0x80000000u, COLIBRI_E_UNSUPPORTED, "unknown");
     REFUSED((s.needs = COLIBRI_KV_NEED_V, s.flags = 0), COLIBRI_E_PLUGIN, "PER_HEAD");
     REFUSED(s.select = NULL, COLIBRI_E_PLUGIN, "neither select nor score");

@@ -1,0 +1,145 @@
+/* A sequence's strategy: is its table usable, can this host serve it, and its instance. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kv/internal.h"
+
+#define QUERIES (COLIBRI_KV_NEED_Q_LAST_W | COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_PROB_LAST_W)
+#define NEEDS_SERVED                                                                                                   \
+    (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX | COLIBRI_KV_NEED_K_POST_ROPE |                            \
+     COLIBRI_KV_NEED_K_PRE_ROPE | COLIBRI_KV_NEED_V | QUERIES | COLIBRI_KV_NEED_PAGE_MINMAX | COLIBRI_KV_NEED_FUTURE)
+
+static const struct {
+    uint32_t bit;
+    const char *name;
+} needs_not_served[] = {
+    {COLIBRI_KV_NEED_WO_NORM, "WO_NORM"},
+    {COLIBRI_KV_NEED_HIDDEN, "HIDDEN"},
+};
+
+static int check_table(const struct colibri_kv_strategy *s, clb_error *err)
+{
+    if (!COLIBRI_HAS(s, fork) || !s->name)
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy: its table is too short (struct_size %u) or has no name",
+                        s->struct_size);
+    if (!s->create || !s->destroy || !s->reset || (s->n_params && !s->params))
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: create, destroy, reset or the parameter table is missing",
+                        s->name);
+    if (!(s->flags & COLIBRI_KV_FLAG_KEEPS_ALL) && !s->select && !s->score)
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: it evicts, but has neither select nor score", s->name);
+    if (CLB_KV_HAS(s, allot) && (s->select || !s->score))
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: allot works on scores: it needs score, and no select",
+                        s->name);
+    if (s->needs & ~NEEDS_SERVED) {
+        char list[256] = "";
+        for (size_t i = 0; i < sizeof needs_not_served / sizeof needs_not_served[0]; i++)
+            if (s->needs & needs_not_served[i].bit)
+                snprintf(list + strlen(list), sizeof list - strlen(list), " %s", needs_not_served[i].name);
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV strategy %s needs data that this version does not offer:%s",
+                        s->name, *list ? list : " bits that are unknown here");
+    }
+    return COLIBRI_OK;
+}
+
+static int check_chain(const clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err)
+{
+    const struct colibri_kv_strategy *s = o->strategy;
+    const clb_kv_traits *t = &seq->traits;
+    for (const struct colibri_kv_child *c = o->child;; c = c->child) {
+        CLB_TRY(check_table(s, err));
+        if (!c != !(s->flags & COLIBRI_KV_FLAG_WRAPPER))
+            return clb_fail(err, COLIBRI_E_USAGE,
+                            c ? "KV strategy %s is no wrapper: it takes no other strategy behind it"
+                              : "KV strategy %s is a wrapper: name the strategy that it wraps, as in %s/h2o",
+                            s->name, s->name);
+        if (!c)
+            break;
+        s = c->strategy;
+    }
+    const struct colibri_kv_strategy *const outer = o->strategy;
+    if (CLB_KV_HAS(outer, pick_pages)) {
+        if (t->evicts)
+            return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: it picks pages, so it must declare KEEPS_ALL",
+                            outer->name);
+        if (t->positions == COLIBRI_KV_POS_COMPACT)
+            return clb_fail(err, COLIBRI_E_USAGE,
+                            "KV strategy %s drops nothing, so its positions cannot be compacted (kv-positions)",
+                            outer->name);
+    } else if (t->needs & COLIBRI_KV_NEED_PAGE_MINMAX) {
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: PAGE_MINMAX is for strategies with pick_pages",
+                        outer->name);
+    }
+    if (!t->evicts)
+        return COLIBRI_OK;
+    if (!t->triggers || ((t->triggers & COLIBRI_KV_AT_STEPS) && !t->every_steps))
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: it evicts, but %s", outer->name,
+                        t->triggers ? "every_steps is 0" : "declares no trigger");
+    if ((t->needs & (COLIBRI_KV_NEED_K_POST_ROPE | COLIBRI_KV_NEED_K_PRE_ROPE | COLIBRI_KV_NEED_V)) && !t->per_head)
+        return clb_fail(err, COLIBRI_E_PLUGIN,
+                        "KV strategy %s: rows of K and V belong to one head, so it must declare PER_HEAD", outer->name);
+    if ((CLB_KV_HAS(outer, allot) || CLB_KV_HAS(outer, merge)) && !t->per_head)
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: allot and merge work on heads, so it must declare PER_HEAD",
+                        outer->name);
+    if ((t->needs & QUERIES) && !t->window_w)
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s: it wants the last queries, but window_w is 0",
+                        outer->name);
+    if ((t->needs & COLIBRI_KV_NEED_FUTURE) && !o->future)
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "KV strategy %s needs to know the future: it works in colibri evaluate and colibri compare "
+                        "--strategies only",
+                        outer->name);
+    return COLIBRI_OK;
+}
+
+/* The bound of view->n, for strategies that allocate scratch memory. */
+static uint32_t most_positions(const clb_kv_seq *seq, const clb_kv_seq_options *o)
+{
+    const uint32_t rows = o->max_rows ? o->max_rows : 4096;
+    const uint64_t n = clb_kv_most_positions(&seq->cache->layout, &seq->traits, seq->ctx, seq->budget, rows);
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err)
+{
+    const struct colibri_kv_strategy *s = o->strategy;
+    const clb_kv_layout *l = &seq->cache->layout;
+    char why[256] = "";
+    double *defaults = NULL;
+    CLB_TRY(check_chain(seq, o, err));
+    if (!o->params && s->n_params) {
+        defaults = malloc(s->n_params * sizeof defaults[0]);
+        if (!defaults)
+            return CLB_NOMEM(err, "parameters of a KV strategy");
+        for (uint32_t i = 0; i < s->n_params; i++)
+            defaults[i] = s->params[i].value;
+    }
+    const struct colibri_kv_config config = {
+        .struct_size = sizeof config,
+        .n_layers = l->n_layers,
+        .n_kv_heads = l->n_kv_heads,
+        .n_heads = l->n_heads,
+        .head_dim = l->k_dim,
+        .budget = seq->budget,
+        .page_tokens = l->page_tokens,
+        .evictable = l->evictable,
+        .seed = o->seed,
+        .params = defaults ? defaults : o->params,
+        .host = o->host,
+        .v_dim = l->v_dim,
+        .max_positions = most_positions(seq, o),
+        .n_rot = l->n_rot,
+        .neox = l->rope_neox,
+        .inv_freq = l->inv_freq,
+        .attention_scale = l->attention_scale,
+        .positions = (uint32_t)seq->traits.positions,
+        .window_w = seq->traits.window_w,
+        .child = o->child,
+    };
+    seq->self = s->create(&config, why, sizeof why);
+    free(defaults);
+    why[sizeof why - 1] = 0;
+    if (!seq->self)
+        return clb_fail(err, COLIBRI_E_USAGE, "KV strategy %s: %s", s->name, *why ? why : "refused without a reason");
+    return COLIBRI_OK;
+}

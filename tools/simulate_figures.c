@@ -163,9 +163,9 @@ void clb_html_figure_gap(struct html *h)
 {
     clb_page *const g = &h->page;
     clb_page_add(g, "<figure>");
-    clb_html_tabs(g, h->middle);
+    clb_page_tabs(g, h->middle);
     for (uint32_t k = 0; k < h->s->n_slots; k++)
-        clb_html_tab(g, h->s->slots[k].label);
+        clb_page_tab(g, h->s->slots[k].label);
     clb_page_add(g, "</div>");
     for (uint32_t k = 0; k < h->s->n_slots; k++) {
         clb_page_add(g, "<div class=\"pane\">");
@@ -237,13 +237,13 @@ void clb_html_figure_layers(struct html *h)
 {
     clb_page *const g = &h->page;
     clb_page_add(g, "<figure>");
-    clb_html_tabs(g, 0);
+    clb_page_tabs(g, 0);
     uint32_t picked[MAP_TABS], n = 0;
     for (uint32_t i = 0; i < h->s->n_policies && n < MAP_TABS; i++)
         if (clb_html_shown(h, h->order[i]) && strcmp(h->css[h->order[i]], "grey") != 0)
             picked[n++] = h->order[i];
     for (uint32_t i = 0; i < n; i++)
-        clb_html_tab(g, h->s->policies[picked[i]].label);
+        clb_page_tab(g, h->s->policies[picked[i]].label);
     clb_page_add(g, "</div>");
     for (uint32_t i = 0; i < n; i++) {
         clb_page_add(g, "<div class=\"pane\">");

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "simulate_html.h"
-#include "simulate_page.h"
 
 #define COLOURS 6u
 
@@ -82,19 +80,6 @@ void clb_html_legend(struct html *h, bool (*drawn)(const struct html *h, uint32_
         clb_page_add(g, "</span>");
     }
     clb_page_add(g, "</div>\n");
-}
-
-/* Tabs for panes that follow; pane i is written by the caller between pane_begin and pane_end. */
-void clb_html_tabs(clb_page *g, uint32_t first)
-{
-    clb_page_add(g, "<div class=\"tabs\" data-first=\"%u\">", first);
-}
-
-void clb_html_tab(clb_page *g, const char *text)
-{
-    clb_page_add(g, "<button type=\"button\">");
-    clb_page_text(g, text);
-    clb_page_add(g, "</button>");
 }
 
 /* ---- reuse distances ---- */
@@ -231,9 +216,9 @@ static void figure_prefetch(struct html *h)
     if (s->n_predictors < 2 || policy == CLB_SIM_NONE)
         return;
     clb_page_add(g, "<figure>");
-    clb_html_tabs(g, h->middle);
+    clb_page_tabs(g, h->middle);
     for (uint32_t k = 0; k < s->n_slots; k++)
-        clb_html_tab(g, s->slots[k].label);
+        clb_page_tab(g, s->slots[k].label);
     clb_page_add(g, "</div>");
     for (uint32_t k = 0; k < s->n_slots; k++) {
         clb_page_add(g, "<div class=\"pane\">");
@@ -330,16 +315,6 @@ static void figure_time(struct html *h)
 
 /* ---- table, head, file ---- */
 
-static void add_number(clb_page *g, const char *format, double v)
-{
-    clb_page_add(g, "<td>");
-    if (isfinite(v))
-        clb_page_add(g, format, v);
-    else
-        clb_page_add(g, "&ndash;");
-    clb_page_add(g, "</td>");
-}
-
 static void table_pane(struct html *h, uint32_t slots)
 {
     const clb_sim *const s = h->s;
@@ -363,19 +338,19 @@ static void table_pane(struct html *h, uint32_t slots)
                 clb_page_text(g, s->predictors[q].label);
                 clb_page_add(g, "</td>");
             }
-            add_number(g, "%.2f", 100 * c->hit.value);
+            clb_page_number(g, "%.2f", 100 * c->hit.value);
             if (c->hit.n > 1)
                 clb_page_add(g, "<td>%.2f&ndash;%.2f</td>", 100 * c->hit.low, 100 * c->hit.high);
             else
                 clb_page_add(g, "<td>&ndash;</td>");
-            add_number(g, "%.1f", c->gap.n ? 100 * c->gap.value : (double)NAN);
+            clb_page_number(g, "%.1f", c->gap.n ? 100 * c->gap.value : (double)NAN);
             if (c->gap.n > 1)
                 clb_page_add(g, "<td>%.1f to %.1f</td>", 100 * c->gap.low, 100 * c->gap.high);
             else
                 clb_page_add(g, "<td>&ndash;</td>");
             clb_page_add(g, "<td>%" PRIu64 "</td>", c->stats.evictions);
-            add_number(g, "%.2f", c->tok_per_s);
-            add_number(g, "%.1f", c->policy_ns);
+            clb_page_number(g, "%.2f", c->tok_per_s);
+            clb_page_number(g, "%.1f", c->policy_ns);
             clb_page_add(g, "</tr>\n");
         }
     clb_page_add(g, "</table></div>");
@@ -385,9 +360,9 @@ static void figure_table(struct html *h)
 {
     clb_page *const g = &h->page;
     clb_page_add(g, "<figure class=\"wide\">");
-    clb_html_tabs(g, h->middle);
+    clb_page_tabs(g, h->middle);
     for (uint32_t k = 0; k < h->s->n_slots; k++)
-        clb_html_tab(g, h->s->slots[k].label);
+        clb_page_tab(g, h->s->slots[k].label);
     clb_page_add(g, "</div>");
     for (uint32_t k = 0; k < h->s->n_slots; k++)
         table_pane(h, k);
@@ -404,12 +379,8 @@ static void head(struct html *h)
         lookups += s->traces[t].index.n_lookups;
         units += s->traces[t].trace->n_units;
     }
-    clb_page_add(
-        g, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-           "content=\"width=device-width,initial-scale=1\"><title>Expert caches on recorded routing</title>\n<style>");
-    if (!g->failed)
-        g->failed = clb_buf_append(&g->buf, clb_page_style, sizeof clb_page_style - 1, NULL);
-    clb_page_add(g, "</style></head><body>\n<header><div><h1>Expert caches on recorded routing</h1><p>");
+    clb_page_begin(g, "Expert caches on recorded routing");
+    clb_page_add(g, "<p>");
     for (uint32_t t = 0; t < s->n_traces; t++) {
         clb_page_add(g, t ? ", " : "");
         clb_page_text(g, s->traces[t].name);
@@ -439,19 +410,7 @@ static void head(struct html *h)
                      r.read_bytes_per_s / 1e9, s->assumed_drive ? " (assumed)" : "", r.read_latency_ns / 1e3,
                      s->assumed_latency ? " (assumed)" : "", r.decode_layer_ns / 1e3, r.decode_expert_ns / 1e3);
     }
-    clb_page_add(g, "</div><div><button type=\"button\" id=\"theme\">light / dark</button></div></header>\n<main>\n");
-}
-
-static int save(const clb_page *g, const char *path, bool replace, clb_error *err)
-{
-    clb_new_file f;
-    int rc = clb_file_begin(&f, path, replace, err);
-    if (!rc)
-        rc = clb_file_write(&f, g->buf.data, g->buf.n, err);
-    if (!rc)
-        rc = clb_file_finish(&f, err);
-    clb_file_drop(&f);
-    return rc;
+    clb_page_main(g);
 }
 
 int clb_sim_write_html(const clb_sim *s, const char *path, clb_error *err)
@@ -467,19 +426,9 @@ int clb_sim_write_html(const clb_sim *s, const char *path, clb_error *err)
         figure_reuse(&h);
         figure_prefetch(&h);
         figure_table(&h);
-        clb_page_add(&h.page, "</main>\n<script>");
-        if (!h.page.failed)
-            h.page.failed = clb_buf_append(&h.page.buf, clb_page_script, sizeof clb_page_script - 1, NULL);
-        clb_page_add(&h.page, "</script></body></html>\n");
+        clb_page_end(&h.page);
     }
-    int rc = h.page.failed;
-    if (rc == COLIBRI_E_INTERNAL)
-        clb_fail(err, rc, "the page has a line that is too long");
-    else if (rc)
-        rc = CLB_NOMEM(err, "the page");
-    else
-        rc = save(&h.page, path, clb_args_has(s->args, "force"), err);
-    clb_buf_free(&h.page.buf);
+    const int rc = clb_page_save(&h.page, path, clb_args_has(s->args, "force"), err);
     free(h.css);
     free(h.order);
     free(h.share);

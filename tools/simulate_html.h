@@ -2,8 +2,8 @@
 #ifndef CLB_TOOLS_SIMULATE_HTML_H
 #define CLB_TOOLS_SIMULATE_HTML_H
 
+#include "plot.h"
 #include "simulate.h"
-#include "simulate_plot.h"
 
 struct html {
     const clb_sim *s;
@@ -19,9 +19,6 @@ const clb_sim_cell *clb_html_cell(const struct html *h, uint32_t policy, uint32_
 /* Asked for, or lru: what everything is compared with. */
 bool clb_html_shown(const struct html *h, uint32_t policy);
 void clb_html_legend(struct html *h, bool (*drawn)(const struct html *h, uint32_t policy));
-/* Buttons for the panes that follow inside the figure; the caller ends the list. */
-void clb_html_tabs(clb_page *page, uint32_t first);
-void clb_html_tab(clb_page *page, const char *text);
 /* Calls draw for every policy that is shown, grey ones first. */
 void clb_html_lines(const struct html *h, clb_plot *plot,
                     void (*draw)(const struct html *h, clb_plot *p, uint32_t policy));

@@ -1,45 +1,8 @@
-#include "simulate_plot.h"
+#include "plot.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-void clb_page_add(clb_page *page, const char *fmt, ...)
-{
-    char text[2048];
-    va_list args;
-    va_start(args, fmt);
-    const int n = vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    if (page->failed)
-        return;
-    if (n < 0 || (size_t)n >= sizeof text)
-        page->failed = COLIBRI_E_INTERNAL;
-    else
-        page->failed = clb_buf_append(&page->buf, text, (size_t)n, NULL);
-}
-
-void clb_page_text(clb_page *page, const char *text)
-{
-    for (; *text; text++)
-        switch (*text) {
-        case '&':
-            clb_page_add(page, "&amp;");
-            break;
-        case '<':
-            clb_page_add(page, "&lt;");
-            break;
-        case '>':
-            clb_page_add(page, "&gt;");
-            break;
-        case '"':
-            clb_page_add(page, "&quot;");
-            break;
-        default:
-            clb_page_add(page, "%c", (unsigned char)*text < 32 ? '?' : *text);
-        }
-}
 
 double clb_plot_x(const clb_plot *p, double v)
 {

@@ -1,21 +1,11 @@
-/* Figures as inline SVG: axes, lines, bars, cells. Colours are CSS variables of the page (simulate_page.h). */
-#ifndef CLB_TOOLS_SIMULATE_PLOT_H
-#define CLB_TOOLS_SIMULATE_PLOT_H
+/* Figures as inline SVG: axes, lines, bars, cells. Colours are CSS variables of the page (html_style.h). */
+#ifndef CLB_TOOLS_PLOT_H
+#define CLB_TOOLS_PLOT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/str.h"
-
-/* A page under construction; the first failure is kept and what follows does nothing. */
-typedef struct clb_page {
-    clb_buf buf;
-    int failed;
-} clb_page;
-
-void clb_page_add(clb_page *page, const char *fmt, ...) CLB_PRINTF(2, 3);
-/* Text of unknown origin: &, <, > and quotes become entities. */
-void clb_page_text(clb_page *page, const char *text);
+#include "html_page.h"
 
 /* A plot's frame in pixels and its axes' ranges. */
 typedef struct clb_plot {

@@ -1,6 +1,6 @@
-/* Style and script of the page; everything is inside it, nothing is fetched. */
-#ifndef CLB_TOOLS_SIMULATE_PAGE_H
-#define CLB_TOOLS_SIMULATE_PAGE_H
+/* Style and script of the pages (for html_page.c alone); everything is inside them, nothing is fetched. */
+#ifndef CLB_TOOLS_HTML_STYLE_H
+#define CLB_TOOLS_HTML_STYLE_H
 
 /* Colours: Okabe and Ito's, which people with colour blindness can tell apart. */
 static const char clb_page_style[] =

@@ -99,6 +99,7 @@ void clb_kv_cache_destroy(clb_kv_cache *cache)
     assert(cache->n_seqs == 0);
     clb_kv_pool_close(&cache->pool);
     free((void *)(uintptr_t)cache->layout.evictable);
+    free(cache->rank_cs);
     free(cache);
 }
 

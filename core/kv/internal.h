@@ -13,6 +13,8 @@ struct clb_kv_cache {
     size_t k_row, v_row; /* bytes of a position's row */
     uint32_t n_seqs;
     uint32_t n_made; /* sequences ever */
+    float *rank_cs;  /* [n_ranks][n_rot]: cosines and sines of compacted positions */
+    uint32_t n_ranks;
 };
 
 /* One (layer, KV head) of one sequence. */
@@ -26,6 +28,9 @@ typedef struct clb_kv_head {
     uint32_t cap;
     uint32_t *positions;
     float *sum[2], *max[2];
+    float *q_ring;   /* [window_w][query heads of it][k_dim]: see queries.c; or NULL */
+    float *k_minmax; /* [2 * cap_pages][k_dim]: of complete pages, smallest and largest; see pick.c; or NULL */
+    uint32_t n_minmax; /* pages that have them */
     uint32_t next_n; /* entries of [!cur] that this pass has set; 0: none observed */
     uint8_t cur;
 } clb_kv_head;
@@ -46,7 +51,9 @@ struct clb_kv_seq {
     uint32_t max_rows; /* of a pass; 0: unknown */
     uint32_t n_protected_always, n_protected; /* first positions that stay: by the options, now */
     uint32_t n_system; /* tokens of the system prompt, 0: unknown */
-    bool given_up;     /* the strategy answered badly too often and is not asked again */
+    /* The strategy answered badly too often and is not asked again. Budgets follow when they are made the next time (given_up),
+     * so that a selection under way keeps to the room that was reserved for it. */
+    bool gives_up, given_up;
     /* Queries of the positions [max(q_first, q_top - window_w), position) are in the heads' rings. */
     uint32_t q_first, q_top;
     uint32_t position; /* of the next token */
@@ -60,8 +67,24 @@ struct clb_kv_seq {
     uint32_t scratch_cap;
     uint8_t *keep;       /* [scratch_cap + 1]: the last is a guard */
     uint32_t *kept;      /* [scratch_cap] */
-    float *score;        /* [scratch_cap] */
+    float *score;        /* [scratch_cap], of each KV head of a layer if the strategy has allot */
+    uint32_t *into;      /* [scratch_cap], and */
+    float *weight;       /* [scratch_cap], and */
+    float *merged;       /* [scratch_cap][v_dim], if it merges */
     float *layer_sum, *layer_max; /* [scratch_cap]: over the heads of a layer, for one answer per layer */
+    float *cs;                    /* [n_rot] */
+    struct { /* [n_kv_heads] each, for allot */
+        struct clb_kv_reader *readers;
+        struct colibri_kv_view *views;
+        const float **scores;
+        uint32_t *n_keep;
+    } across;
+    struct {
+        float *q, *mean, *cov;    /* what a view shows */
+        float *prob, *future;     /* [scratch_cap], the same */
+        float *keys, *scores, *max_sum, *out, *weights, *parts, *query; /* of one attention call */
+        size_t stride;
+    } last;
 };
 
 static inline uint32_t clb_kv_n_heads_all(const clb_kv_seq *seq)
@@ -86,7 +109,33 @@ void clb_kv_head_shrink(clb_kv_seq *seq, clb_kv_head *head, uint32_t n);
 /* Row i of a head as floats, as it was written (not turned, see turn_k and turn_v of the layout). */
 void clb_kv_read_k(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
 void clb_kv_read_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
+/* Puts another value into row i, which is not shared. */
+void clb_kv_change_v(clb_kv_seq *seq, clb_kv_head *head, uint32_t i, const float *v);
 
+/* queries.c */
+#define CLB_KV_NEEDS_QUERIES (COLIBRI_KV_NEED_Q_LAST_W | COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_PROB_LAST_W)
+size_t clb_kv_query_floats(const clb_kv_seq *seq); /* of one position in one KV head */
+/* The last how many queries are in the rings. */
+uint32_t clb_kv_queries_known(const clb_kv_seq *seq);
+/* [n_last][n_heads][k_dim], from KV head `head` on. */
+void clb_kv_last_queries(const clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_heads, uint32_t n_last,
+                         float *out);
+void clb_kv_query_stats(const float *q, uint32_t n_last, uint32_t n_heads, uint32_t dim, float *mean, float *cov);
+/* Adds what the last queries of this KV head give to its kept positions. */
+void clb_kv_last_probs(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_last, float *out);
+void clb_kv_angles(const clb_kv_layout *l, uint32_t position, float *cs);
+void clb_kv_rotate(const clb_kv_layout *l, float *x, const float *cs);
+/* Rotations of compacted positions 0 .. n - 1 are at hand. */
+int clb_kv_ranks_reserve(clb_kv_cache *cache, uint32_t n, clb_error *err);
+/* Key i as attention sees it / before rotation. */
+void clb_kv_read_rotated(const clb_kv_seq *seq, const clb_kv_head *h, uint32_t i, float *out);
+void clb_kv_read_unrotated(const clb_kv_seq *seq, const clb_kv_head *h, uint32_t i, float *out);
+/* For selections among n positions. */
+bool clb_kv_queries_reserve(clb_kv_seq *seq, uint32_t n);
+void clb_kv_queries_free(clb_kv_seq *seq);
+
+/* observe.c: sum[i] += the probability of score s[i]. */
+void clb_kv_add_probs(float *restrict sum, const float *restrict s, float max, float total, uint32_t n);
 /* observe.c: entries [0, n) of the pass's copy exist from here on; those of this pass's own rows start at 0. */
 void clb_kv_extend(float *next, const float *now, uint32_t from, uint32_t n_before, uint32_t n);
 
@@ -96,6 +145,17 @@ void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_k
 /* strategy.c: seq has its traits, ctx and budget. */
 int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err);
 
+/* merge.c: for strategies with merge */
+bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, const clb_kv_head *h, uint32_t n_kept);
+void clb_kv_merge_apply(clb_kv_seq *seq, clb_kv_head *h, uint32_t n_kept);
+
+/* budgets.c */
+/* The strategy distributes the budget of a layer among its heads when it selects. */
+bool clb_kv_allots(const clb_kv_seq *seq);
+uint64_t clb_kv_layer_budget(const clb_kv_seq *seq, uint32_t layer);
+bool clb_kv_across_reserve(clb_kv_seq *seq);
+void clb_kv_across_free(clb_kv_seq *seq);
+
 /* evict.c: the host side of a strategy. */
 
 /* Fills seq->budgets from the strategy, each at least 1, their sum at most that of the configured budget. */
@@ -103,6 +163,6 @@ void clb_kv_budgets(clb_kv_seq *seq);
 /* True if the next n_rows make (layer, head) give way (AT_OVER_BUDGET; see kv.h on the slack of one page). */
 bool clb_kv_overflows(const clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_rows);
 /* Selects down to the budget: wherever the next n_rows overflow, or with n_rows == 0 wherever kept > budget. */
-void clb_kv_evict(clb_kv_seq *seq, uint32_t n_rows);
+void clb_kv_evict(clb_kv_seq *seq, uint32_t n_rows, uint32_t trigger);
 
 #endif

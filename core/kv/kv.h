@@ -16,7 +16,7 @@
  * a selection is shared by page_tokens tokens. The other triggers act in clb_kv_end wherever kept > b. Layers that
  * are not evictable, and strategies that lack AT_OVER_BUDGET, are bounded by ctx.
  *
- * Threads: clb_kv_write of different rows and clb_kv_observe of different (layer, KV head) and
+ * Threads: clb_kv_write and clb_kv_observe_q of different rows, clb_kv_keys, and clb_kv_observe of different (layer, KV head) and
  * clb_kv_view_of are [any-thread] between begin and end; everything else is [engine-thread]. */
 #ifndef CLB_KV_KV_H
 #define CLB_KV_KV_H
@@ -89,6 +89,10 @@ clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const
 uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const clb_kv_traits *traits, uint32_t ctx, uint32_t budget,
                                uint32_t max_rows);
 
+/* A strategy that answers badly this often, or takes this long for one decision, is not asked again. */
+#define CLB_KV_BAD_ANSWERS_MOST 8
+#define CLB_KV_CALL_MOST_NS     UINT64_C(2000000000)
+
 typedef struct clb_kv_seq_options {
     const struct colibri_kv_strategy *strategy; /* borrowed, with the params and children, while the sequence lives */
     const double *params;               /* in the strategy's order */
@@ -133,6 +137,15 @@ uint32_t clb_kv_seq_needs(const clb_kv_seq *seq);    /* COLIBRI_KV_NEED_* of its
 int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err);
 /* Row i (0-based) of this pass; k: [n_kv_heads][k_dim] rotated, v: [n_kv_heads][v_dim], floats. */
 void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v);
+/* The query heads of row i of this pass before rotation: [n_heads][k_dim], for strategies that need queries. */
+void clb_kv_observe_q(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *q);
+/* With compacted positions (clb_kv_seq_compact) the caller writes keys that are not rotated, rotates queries by their rank (kept
+ * positions before them) and keys by theirs: [n_rot] cosines and sines as struct colibri_vecops.rope takes them, for every rank
+ * of an open pass. */
+bool clb_kv_seq_compact(const clb_kv_seq *seq);
+const float *clb_kv_rank_cs(const clb_kv_cache *cache, uint32_t rank);
+/* Rotated keys [begin, end) of a (layer, KV head) as floats, whatever the types and positions; rows of this pass included. */
+void clb_kv_keys(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, uint32_t begin, uint32_t end, float *out);
 /* Asks for the memory that row i of the pass will be written to. */
 void clb_kv_write_soon(const clb_kv_seq *seq, uint32_t layer, uint32_t i);
 
@@ -163,7 +176,7 @@ typedef struct clb_kv_stats {
     uint64_t kept_sum;
     uint64_t evicted_sum;     /* positions dropped, over all (layer, head) */
     uint64_t selections;      /* strategy calls */
-    uint64_t bad_answers;     /* replaced by "newest stay" */
+    uint64_t bad_answers;     /* replaced by "the first and the newest stay" */
     uint64_t bytes;           /* pages held */
 } clb_kv_stats;
 void clb_kv_seq_stats(const clb_kv_seq *seq, clb_kv_stats *out);

@@ -26,7 +26,7 @@ static inline float exp_rounded(float x)
     return colibri_bits_f32(colibri_f32_bits(p) & (0u - (uint32_t)(x >= COLIBRI_EXP_MIN)));
 }
 
-static void add_probs(float *restrict sum, const float *restrict s, float max, float total, uint32_t n)
+void clb_kv_add_probs(float *restrict sum, const float *restrict s, float max, float total, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         sum[i] += exp_rounded(s[i] - max) / total;
@@ -68,7 +68,7 @@ void clb_kv_observe(clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, const flo
         if (!(total > 0.0f)) /* not a distribution: nothing to learn from it */
             continue;
         if (sum)
-            add_probs(sum, scores + q * stride, m, total, n);
+            clb_kv_add_probs(sum, scores + q * stride, m, total, n);
         if (max)
             max_probs(max, scores + q * stride, m, total, n);
     }

@@ -39,6 +39,11 @@ static int reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_
             return 0;
         h->cap_pages = cap;
     }
+    if (clb_kv_layer_evicts(seq, layer) && needs(seq, CLB_KV_NEEDS_QUERIES) && !h->q_ring) {
+        h->q_ring = malloc(seq->traits.window_w * clb_kv_query_floats(seq) * sizeof h->q_ring[0]);
+        if (!h->q_ring)
+            return 0;
+    }
     if (!clb_kv_layer_evicts(seq, layer) || n <= h->cap)
         return 1;
     const uint32_t cap = half_more(h->cap, n);
@@ -60,10 +65,17 @@ static int reserve_scratch(clb_kv_seq *seq, uint64_t n)
         return 1;
     const uint32_t cap = half_more(seq->scratch_cap, n);
     const bool one_answer = !seq->traits.per_head;
+    const clb_kv_layout *l = &seq->cache->layout;
+    const uint32_t n_kv_heads = l->n_kv_heads;
     if (!grow(&seq->keep, (size_t)cap + 1, 1) || !grow(&seq->kept, cap, sizeof seq->kept[0]) ||
-        (!seq->strategy->select && !grow(&seq->score, cap, sizeof seq->score[0])) ||
+        (!seq->strategy->select && !grow(&seq->score, (CLB_KV_HAS(seq->strategy, allot) ? n_kv_heads : 1) * (size_t)cap,
+                                         sizeof seq->score[0])) ||
+        (CLB_KV_HAS(seq->strategy, merge) && (!grow(&seq->into, cap, sizeof seq->into[0]) ||
+                                              !grow(&seq->weight, cap, sizeof seq->weight[0]) ||
+                                              !grow(&seq->merged, (size_t)cap * l->v_dim, sizeof seq->merged[0]))) ||
         (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_COLSUM) && !grow(&seq->layer_sum, cap, sizeof(float))) ||
-        (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_MAX) && !grow(&seq->layer_max, cap, sizeof(float))))
+        (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_MAX) && !grow(&seq->layer_max, cap, sizeof(float))) ||
+        !clb_kv_queries_reserve(seq, cap) || !clb_kv_across_reserve(seq))
         return 0;
     seq->scratch_cap = cap;
     return 1;
@@ -82,6 +94,13 @@ static int context_full(const clb_kv_seq *seq, uint32_t kept, uint32_t n_rows, c
                     seq->strategy->name, kept, n_rows, seq->ctx);
 }
 
+/* Most pages of a layer whose heads share a budget, after selection: every head may begin another page. */
+static uint64_t pages_across(const clb_kv_seq *seq, uint32_t layer, uint32_t n_rows)
+{
+    const clb_kv_layout *l = &seq->cache->layout;
+    return (clb_kv_layer_budget(seq, layer) + (uint64_t)l->n_kv_heads * (n_rows + l->page_tokens - 1)) / l->page_tokens;
+}
+
 int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
 {
     clb_kv_cache *cache = seq->cache;
@@ -90,6 +109,8 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
     if (seq->pass_rows || n_rows == 0)
         return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: a pass of %u rows while one of %u is open", n_rows,
                         seq->pass_rows);
+    if (seq->max_rows && n_rows > seq->max_rows)
+        return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: a pass of %u rows, more than %u", n_rows, seq->max_rows);
     if (n_rows > UINT32_MAX - 1 - seq->position)
         return clb_fail(err, COLIBRI_E_LIMIT, "the sequence has %u tokens: positions end there", seq->position);
 
@@ -99,13 +120,17 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
         for (uint32_t head = 0; head < n_kv_heads; head++) {
             const size_t i = (size_t)layer * n_kv_heads + head;
             const uint32_t n = seq->heads[i].n;
-            const bool evict = clb_kv_overflows(seq, layer, head, n_rows);
-            const uint64_t after = (uint64_t)(evict ? seq->budgets[i] : n) + n_rows;
+            const bool evict = clb_kv_overflows(seq, layer, head, n_rows), allots = evict && clb_kv_allots(seq);
+            /* Who gets how much of a shared budget is not known yet: each head at most what it has. */
+            const uint64_t after = (uint64_t)(evict && !allots ? seq->budgets[i] : n) + n_rows;
             const bool bounded =
                 clb_kv_layer_evicts(seq, layer) && (seq->traits.triggers & COLIBRI_KV_AT_OVER_BUDGET);
             if (!bounded && after > seq->ctx)
                 return context_full(seq, n, n_rows, err);
-            pages += clb_kv_pages_for(seq, after);
+            if (!allots)
+                pages += clb_kv_pages_for(seq, after);
+            else if (head == 0)
+                pages += pages_across(seq, layer, n_rows);
             longest = after > longest ? after : longest;
             longest = n > longest ? n : longest;
             if (!reserve_head(seq, layer, &seq->heads[i], after > n ? after : n))
@@ -123,8 +148,10 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
     }
     if (seq->traits.evicts && !reserve_scratch(seq, longest))
         return CLB_NOMEM(err, "tables of the KV cache");
+    if (clb_kv_seq_compact(seq))
+        CLB_TRY(clb_kv_ranks_reserve(cache, (uint32_t)longest, err));
 
-    clb_kv_evict(seq, n_rows);
+    clb_kv_evict(seq, n_rows, COLIBRI_KV_AT_OVER_BUDGET);
     for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
         clb_kv_head *h = &seq->heads[i];
         for (const uint64_t want = clb_kv_pages_for(seq, (uint64_t)h->n + n_rows); h->n_pages < want; h->n_pages++) {
@@ -136,6 +163,8 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
         h->next_n = 0;
     }
     seq->pass_rows = n_rows;
+    if (seq->q_top < seq->position + n_rows)
+        seq->q_top = seq->position + n_rows;
     return COLIBRI_OK;
 }
 
@@ -169,7 +198,7 @@ void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool
 {
     const struct colibri_kv_strategy *s = seq->strategy;
     const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads;
-    bool select = false;
+    uint32_t trigger = 0;
     assert(n_rows <= seq->pass_rows);
     n_rows = n_rows < seq->pass_rows ? n_rows : seq->pass_rows;
     for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++)
@@ -182,18 +211,19 @@ void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool
     seq->pass_rows = 0;
     if (phase == COLIBRI_PHASE_PREFILL) {
         seq->n_prompt = seq->position;
-        select |= seq->traits.triggers & COLIBRI_KV_AT_CHUNK;
+        trigger = seq->traits.triggers & COLIBRI_KV_AT_CHUNK;
     } else if (seq->traits.triggers & COLIBRI_KV_AT_STEPS) {
         seq->steps += n_rows;
         if (seq->steps >= seq->traits.every_steps) {
             seq->steps = 0;
-            select = true;
+            trigger = COLIBRI_KV_AT_STEPS;
         }
     }
-    select |= prefill_done && (seq->traits.triggers & COLIBRI_KV_AT_PREFILL_END);
-    if (select && seq->traits.evicts) {
+    if (prefill_done && (seq->traits.triggers & COLIBRI_KV_AT_PREFILL_END))
+        trigger = COLIBRI_KV_AT_PREFILL_END;
+    if (trigger && seq->traits.evicts) {
         clb_kv_budgets(seq);
-        clb_kv_evict(seq, 0);
+        clb_kv_evict(seq, 0, trigger);
     }
     clb_kv_pool_trim(&seq->cache->pool);
 }

@@ -70,6 +70,12 @@ void clb_kv_read_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t 
     load_row(cache->layout.v_type, place(cache, head->v_pages, i, cache->v_row), cache->layout.v_dim, out);
 }
 
+void clb_kv_change_v(clb_kv_seq *seq, clb_kv_head *head, uint32_t i, const float *v)
+{
+    const clb_kv_cache *cache = seq->cache;
+    store_row(cache, cache->layout.v_type, place(cache, head->v_pages, i, cache->v_row), v, cache->layout.v_dim);
+}
+
 void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v)
 {
     const clb_kv_cache *cache = seq->cache;

@@ -27,6 +27,13 @@ int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, cl
     seq->budget = options->budget ? options->budget : options->ctx;
     seq->heads = calloc(clb_kv_n_heads_all(seq), sizeof seq->heads[0]);
     seq->budgets = calloc(clb_kv_n_heads_all(seq), sizeof seq->budgets[0]);
+    if (seq->traits.evicts && seq->n_protected >= seq->budget) {
+        rc = clb_fail(err, COLIBRI_E_USAGE,
+                      "%u protected positions leave nothing of the KV budget of %u; raise kv-budget or lower kv-protect",
+                      seq->n_protected, seq->budget);
+        free(seq);
+        return rc;
+    }
     cache->n_seqs++;
     seq->number = cache->n_made++;
     if (!seq->heads || !seq->budgets) {
@@ -51,6 +58,8 @@ void clb_kv_seq_destroy(clb_kv_seq *seq)
         free(h->k_pages);
         free(h->v_pages);
         free(h->positions);
+        free(h->q_ring);
+        free(h->k_minmax);
         for (int b = 0; b < 2; b++) {
             free(h->sum[b]);
             free(h->max[b]);
@@ -62,6 +71,11 @@ void clb_kv_seq_destroy(clb_kv_seq *seq)
     free(seq->keep);
     free(seq->kept);
     free(seq->score);
+    free(seq->into);
+    free(seq->weight);
+    free(seq->merged);
+    clb_kv_queries_free(seq);
+    clb_kv_across_free(seq);
     free(seq->layer_sum);
     free(seq->layer_max);
     free(seq->heads);
@@ -165,6 +179,23 @@ uint32_t clb_kv_seq_positions(const clb_kv_seq *seq, uint32_t layer, uint32_t kv
     for (uint32_t i = 0; i < h->n && i < cap; i++)
         out[i] = clb_kv_layer_evicts(seq, layer) ? h->positions[i] : i;
     return h->n;
+}
+
+bool clb_kv_seq_compact(const clb_kv_seq *seq)
+{
+    return seq->traits.positions == COLIBRI_KV_POS_COMPACT;
+}
+
+int clb_kv_seq_protect(clb_kv_seq *seq, uint32_t n, clb_error *err)
+{
+    if (seq->traits.evicts && n >= seq->budget)
+        return clb_fail(err, COLIBRI_E_LIMIT,
+                        "the system prompt has %u tokens, which leaves nothing of the KV budget of %u positions; raise "
+                        "--kv-budget",
+                        n, seq->budget);
+    seq->n_system = n;
+    seq->n_protected = n > seq->n_protected_always ? n : seq->n_protected_always;
+    return COLIBRI_OK;
 }
 
 uint32_t clb_kv_seq_number(const clb_kv_seq *seq)

@@ -105,7 +105,7 @@ static void pass(clb_kv_seq *seq, uint32_t n, enum colibri_phase phase)
     clb_kv_end(seq, n, phase, false);
 }
 
-static void newest_stay_after_a_bad_answer(void **state)
+static void ends_stay_after_a_bad_answer(void **state)
 {
     (void)state;
     for (int which = 0; which < N_LIES; which++) {
@@ -130,14 +130,15 @@ static void newest_stay_after_a_bad_answer(void **state)
                     const clb_kv_view v = clb_kv_view_of(seq, l, h);
                     assert_int_equal(clb_kv_seq_positions(seq, l, h, position, BUDGET), BUDGET);
                     for (uint32_t i = 0; i < BUDGET; i++) {
-                        assert_int_equal(position[i], clb_kv_seq_position(seq) - BUDGET + i);
+                        assert_int_equal(position[i], i < 4 ? i : clb_kv_seq_position(seq) - BUDGET + i);
                         kv_rows_check(&v, &layout, 1, l, h, i, position[i]);
                     }
                 }
             clb_kv_stats st;
             clb_kv_seq_stats(seq, &st);
             assert_int_equal(st.bad_answers, st.selections);
-            assert_int_equal(st.selections, LAYERS * KV_HEADS * (again + 1));
+            const uint32_t asked = LAYERS * KV_HEADS * (uint32_t)(again + 1);
+            assert_int_equal(st.selections, asked < CLB_KV_BAD_ANSWERS_MOST ? asked : CLB_KV_BAD_ANSWERS_MOST);
             assert_int_equal(reported.calls, 1); /* once per kind of fault */
             assert_string_equal(reported.strategy, "liar");
             if (!strstr(reported.what, expected[lie]))
@@ -393,7 +394,7 @@ static void layers_that_keep_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(newest_stay_after_a_bad_answer),
+        cmocka_unit_test(ends_stay_after_a_bad_answer),
         cmocka_unit_test(scores_keep_the_newest),
         cmocka_unit_test(heads_of_different_length_free_memory),
         cmocka_unit_test(full_pool),

@@ -155,7 +155,7 @@ struct colibri_kv_strategy {
      * or on_evict exist). */
     void *(*fork)(void *self);
 
-    /* Budgets across the heads of a layer, from their scores (needs `score` and PER_HEAD): scores[h][0..views[h].n) are
+    /* Budgets across the heads of a layer, from their scores (of the views only counts and positions are valid here; needs `score` and PER_HEAD): scores[h][0..views[h].n) are
      * those of `score`. Writes n_keep[h] >= views[h].n_protected + 1; their sum is at most `total`. Returns a status.
      */
     int (*allot)(void *self, uint32_t layer, uint32_t n_heads, const struct colibri_kv_view *views,

@@ -1,0 +1,57 @@
+/* Dropped positions that live on in the values of kept ones. */
+#include <math.h>
+#include <string.h>
+
+#include "kv/internal.h"
+
+/* Before the rows move: makes seq->merged of what the strategy wants, for new rows j with seq->into[j] == 1. Returns false if the
+ * answer is bad. seq->kept[0..n_kept) are the indexes that stay. */
+bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, const clb_kv_head *h, uint32_t n_kept)
+{
+    const uint32_t n = view->n, dim = seq->cache->layout.v_dim;
+    float *const row = seq->merged + (size_t)n_kept * dim; /* n_kept < n: there is room behind the results */
+    for (uint32_t i = 0; i < n; i++) {
+        seq->into[i] = UINT32_MAX;
+        seq->weight[i] = 0;
+    }
+    if (seq->strategy->merge(seq->self, view, seq->keep, seq->into, seq->weight) != COLIBRI_OK)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (!seq->keep[i] && seq->into[i] != UINT32_MAX &&
+            (seq->into[i] >= n || !seq->keep[seq->into[i]] || !isfinite(seq->weight[i])))
+            return false;
+    uint32_t rank = 0;
+    for (uint32_t i = 0; i < n; i++) /* from here on keep has no more use as flags: it says who got something */
+        if (seq->keep[i])
+            clb_kv_read_v(seq->cache, h, i, seq->merged + (size_t)rank++ * dim);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t to = seq->into[i];
+        if (seq->keep[i] || to == UINT32_MAX)
+            continue;
+        uint32_t at = 0, end = n_kept; /* the new index of `to` */
+        while (seq->kept[at] != to) {
+            const uint32_t mid = at + (end - at) / 2;
+            if (seq->kept[mid] <= to)
+                at = mid;
+            else
+                end = mid;
+        }
+        clb_kv_read_v(seq->cache, h, i, row);
+        for (uint32_t d = 0; d < dim; d++)
+            seq->merged[(size_t)at * dim + d] += seq->weight[i] * row[d];
+        seq->keep[to] = 2;
+    }
+    rank = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (seq->keep[i])
+            seq->into[rank++] = seq->keep[i] == 2;
+    return true;
+}
+
+void clb_kv_merge_apply(clb_kv_seq *seq, clb_kv_head *h, uint32_t n_kept)
+{
+    const uint32_t dim = seq->cache->layout.v_dim;
+    for (uint32_t j = 0; j < n_kept; j++)
+        if (seq->into[j])
+            clb_kv_change_v(seq, h, j, seq->merged + (size_t)j * dim);
+}

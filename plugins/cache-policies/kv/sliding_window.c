@@ -1,15 +1,14 @@
 /* sliding-window: the first few positions ("attention sinks") and the last ones stay.
  *
  * Source: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453. There the kept
- * tokens are renumbered; here they keep their original positions, so a model still must not run past the
- * positions that it was trained for.
+ * tokens are renumbered, as `streaming` does; here they keep their original positions, so a model still must not run
+ * past the positions that it was trained for.
  *
  * The host cuts a page of positions at a time, so the window is between `window` and `window` + one page long. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "colibri/kv_strategy.h"
+#include "colibri/kv_select.h"
 
 enum { SINKS, WINDOW };
 
@@ -24,11 +23,12 @@ struct window {
 
 static void *create(const struct colibri_kv_config *config, char *why, size_t why_size)
 {
-    const uint32_t sinks = (uint32_t)(config->params ? config->params[SINKS] : params[SINKS].value);
-    const uint32_t window = (uint32_t)(config->params ? config->params[WINDOW] : params[WINDOW].value);
+    const uint32_t sinks = (uint32_t)colibri_kv_param(config, params, SINKS);
+    const uint32_t window = (uint32_t)colibri_kv_param(config, params, WINDOW);
     if (sinks >= config->budget || window > config->budget - sinks) {
-        snprintf(why, why_size, "%u sinks and a window of %u positions exceed the budget of %u; raise kv-budget or lower "
-                                "sinks or window",
+        snprintf(why, why_size,
+                 "%u sinks and a window of %u positions exceed the budget of %u; raise kv-budget or lower "
+                 "sinks or window",
                  sinks, window ? window : 1, config->budget);
         return NULL;
     }
@@ -59,12 +59,9 @@ static uint32_t budget(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_
 static int select_positions(void *self, const struct colibri_kv_view *view, uint8_t *keep)
 {
     const struct window *s = self;
-    uint32_t first = 0;
-    while (first + 1 < view->n_keep && first < view->n && view->positions[first] < s->sinks)
-        keep[first++] = 1;
-    const uint32_t room = view->n_keep - first < s->window ? view->n_keep - first : s->window;
-    for (uint32_t i = view->n; i > first && view->n - i < room;)
-        keep[--i] = 1;
+    const struct colibri_kv_ends ends = colibri_kv_ends_of(view, s->sinks, s->window);
+    for (uint32_t i = 0; i < view->n; i++)
+        keep[i] = (uint8_t)colibri_kv_in_ends(view, ends, i);
     return COLIBRI_OK;
 }
 

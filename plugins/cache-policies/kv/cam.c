@@ -1,0 +1,113 @@
+/* cam: a wrapper. Before a position leaves, its value goes, in part, to the next one that stays: `--kv-strategy
+ * cam/h2o`.
+ *
+ * Source: Zhang et al., "CaM: Cache Merging for Memory-efficient LLMs Inference", ICML 2024. There the value of what
+ * leaves is added to each of the next m that stay, divided by m, with the probability (A_i / mean A of those m, at most
+ * 1), A being the attention that a position drew in total: on average a share of A_i / sum A. Here m = 1 and the share
+ * itself is added instead of a draw, so that the same text gives the same result. */
+#include "colibri/kv_wrap.h"
+
+enum { MOST, N_PARAMS };
+
+static const struct colibri_param params[] = {
+    [MOST] = {"most", 0, 1, 1, 0, "largest share of a value that is added to another one"},
+};
+
+struct cam {
+    struct colibri_kv_wrap wrap;
+    float most;
+    float *scratch; /* [max_positions] */
+};
+
+static void destroy(void *self)
+{
+    struct cam *s = self;
+    colibri_kv_wrap_close(&s->wrap);
+    free(s->scratch);
+    free(s);
+}
+
+static void *create(const struct colibri_kv_config *config, char *why, size_t why_size)
+{
+    struct cam *s = calloc(1, sizeof *s);
+    float *const scratch = malloc(((size_t)config->max_positions + 1) * sizeof scratch[0]);
+    if (!s || !scratch)
+        snprintf(why, why_size, "out of memory");
+    else if (!colibri_kv_wrap_open(&s->wrap, config, N_PARAMS, config->budget, 0, why, why_size)) {
+        s->most = (float)colibri_kv_param(config, params, MOST);
+        s->scratch = scratch;
+        return s;
+    }
+    free(scratch);
+    free(s);
+    return NULL;
+}
+
+static int select_positions(void *self, const struct colibri_kv_view *view, uint8_t *keep)
+{
+    struct cam *s = self;
+    return colibri_kv_wrap_select(self, view, s->scratch, keep);
+}
+
+static int merge(void *self, const struct colibri_kv_view *view, const uint8_t *keep, uint32_t *into, float *weight)
+{
+    const struct cam *s = self;
+    uint32_t target = UINT32_MAX;
+    for (uint32_t i = view->n; i-- > 0;) {
+        if (keep[i]) {
+            target = i;
+            continue;
+        }
+        if (target == UINT32_MAX)
+            continue;
+        const float share = view->prob_sum[i] / view->prob_sum[target];
+        /* both 0, or not a number: nobody looked at it */
+        if (!(share > 0) || !(view->prob_sum[target] >= 0))
+            continue;
+        into[i] = target;
+        weight[i] = share < s->most ? share : s->most;
+    }
+    return COLIBRI_OK;
+}
+
+static void *fork_state(void *self)
+{
+    const struct cam *s = self;
+    char why[128];
+    struct cam *copy = create(&s->wrap.config, why, sizeof why);
+    if (copy && colibri_kv_wrap_copy(&s->wrap, &copy->wrap)) {
+        destroy(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+static const struct colibri_kv_strategy strategy = {
+    .struct_size = sizeof strategy,
+    .flags = COLIBRI_KV_FLAG_WRAPPER | COLIBRI_KV_FLAG_PER_HEAD | COLIBRI_KV_FLAG_DETERMINISTIC,
+    .needs = COLIBRI_KV_NEED_PROB_COLSUM,
+    .positions = COLIBRI_KV_POS_ORIGINAL,
+    .n_params = sizeof params / sizeof params[0],
+    .name = "cam",
+    .summary = "merges the values of dropped tokens into kept ones (a wrapper: cam/NAME, lossy)",
+    .source = "CaM, ICML 2024",
+    .params = params,
+    .create = create,
+    .destroy = destroy,
+    .reset = colibri_kv_wrap_reset,
+    .budget = colibri_kv_wrap_budget,
+    .select = select_positions,
+    .on_append = colibri_kv_wrap_on_append,
+    .on_evict = colibri_kv_wrap_on_evict,
+    .fork = fork_state,
+    .merge = merge,
+};
+
+static const void *get(const char *iface, uint32_t index)
+{
+    return index == 0 && !strcmp(iface, COLIBRI_IFACE_KV_STRATEGY) ? &strategy : NULL;
+}
+
+COLIBRI_PLUGIN_DEFINE(colibri_kv_strategy_cam, NULL, get, .id = "colibri.kv-strategy.cam",
+                      .kinds = COLIBRI_KIND_KV_STRATEGY, .version = "1.0.0", .license = "MIT",
+                      .summary = "KV strategy: wrapper: merges the values of what leaves into what stays");

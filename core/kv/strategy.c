@@ -96,7 +96,10 @@ static int check_chain(const clb_kv_seq *seq, const clb_kv_seq_options *o, clb_e
 static uint32_t most_positions(const clb_kv_seq *seq, const clb_kv_seq_options *o)
 {
     const uint32_t rows = o->max_rows ? o->max_rows : 4096;
-    const uint64_t n = clb_kv_most_positions(&seq->cache->layout, &seq->traits, seq->ctx, seq->budget, rows);
+    uint64_t n = clb_kv_most_positions(&seq->cache->layout, &seq->traits, seq->ctx, seq->budget, rows);
+    /* Where heads differ, one may hold what all of them may together. */
+    if (seq->traits.own_budgets)
+        n += (uint64_t)seq->budget * (clb_kv_n_heads_all(seq) - 1);
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 

@@ -46,7 +46,8 @@ static void *create(const struct colibri_kv_config *config, char *why, size_t wh
 static int select_positions(void *self, const struct colibri_kv_view *view, uint8_t *keep)
 {
     struct cam *s = self;
-    return colibri_kv_wrap_select(self, view, s->scratch, keep);
+    return view->n <= s->wrap.config.max_positions ? colibri_kv_wrap_select(self, view, s->scratch, keep)
+                                                   : COLIBRI_E_INTERNAL;
 }
 
 static int merge(void *self, const struct colibri_kv_view *view, const uint8_t *keep, uint32_t *into, float *weight)

@@ -82,7 +82,8 @@ static uint32_t budget(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_
 static int select_positions(void *self, const struct colibri_kv_view *view, uint8_t *keep)
 {
     struct pyramid *s = self;
-    return colibri_kv_wrap_select(self, view, s->scratch, keep);
+    return view->n <= s->wrap.config.max_positions ? colibri_kv_wrap_select(self, view, s->scratch, keep)
+                                                   : COLIBRI_E_INTERNAL;
 }
 
 static void *fork_state(void *self)

@@ -211,7 +211,7 @@ static int open_side(clb_comparison *c, clb_side *s, bool beside, bool *too_much
         return clb_context(err, "side %c", s->name);
     if (rc)
         return rc;
-    snprintf(s->strategy, sizeof s->strategy, "%s", s->engine->strategy->name);
+    snprintf(s->strategy, sizeof s->strategy, "%s", s->engine->kv_choice.text);
     snprintf(s->arch, sizeof s->arch, "%s", s->engine->model->arch->name);
     snprintf(s->policy, sizeof s->policy, "%s",
              s->engine->model->n_moe_layers ? clb_config_str(s->config, CLB_SET_store_expert_policy) : "");
@@ -245,7 +245,7 @@ static int tokenize(clb_comparison *c, const clb_side *s, clb_error *err)
     }
     free(before);
     for (uint32_t i = 0; i < p->n && !rc; i++)
-        if ((s->engine->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL) && p->v[i].ids.n + c->n_tokens > s->engine->ctx)
+        if (!s->engine->kv_choice.traits.evicts && p->v[i].ids.n + c->n_tokens > s->engine->ctx)
             rc = clb_fail(err, COLIBRI_E_LIMIT,
                           "prompt %.80s has %zu tokens, with %u more the context of %u is too small (--ctx, -n)",
                           p->v[i].id, p->v[i].ids.n, c->n_tokens, s->engine->ctx);

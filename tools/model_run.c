@@ -84,7 +84,7 @@ int clb_read_input(const char *path, clb_buf *out, clb_error *err)
 
 int clb_check_prompt_size(const clb_engine *engine, size_t n, clb_error *err)
 {
-    if (n < (1u << 16) || !(engine->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL))
+    if (n < (1u << 16) || engine->kv_choice.traits.evicts)
         return COLIBRI_OK;
     size_t longest = 1;
     for (uint32_t id = 0; id < clb_vocab_size(engine->vocab); id++) {
@@ -183,7 +183,7 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
     clb_print_store_stats(f, &s);
     fprintf(f,
             "kv        strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
-            e->strategy->name, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
+            e->kv_choice.text, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
             (unsigned long long)kv.kept_max, (unsigned long long)kv.evicted_sum, clb_human_bytes(kv.bytes, d));
     if (s.bad_answers || kv.bad_answers)
         fprintf(f, "warning   answers replaced by the host: expert policy %llu, KV strategy %llu\n",
@@ -215,7 +215,7 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
     clb_store_stats_json(out, &s);
     json_object_set_new(out, "plan", clb_plan_stats_json(e, g));
     json_object_set_new(out, "kv",
-                        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "strategy", e->strategy->name, "seen",
+                        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "strategy", e->kv_choice.text, "seen",
                                   (json_int_t)kv.seen, "retained_min", (json_int_t)kv.kept_min, "retained_max",
                                   (json_int_t)kv.kept_max, "evicted", (json_int_t)kv.evicted_sum, "bytes",
                                   (json_int_t)kv.bytes, "bad_answers", (json_int_t)kv.bad_answers));

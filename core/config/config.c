@@ -42,34 +42,6 @@ void clb_config_destroy(clb_config *config)
     free(config);
 }
 
-/* "lfu:decay=0.9,window=64": the part behind ':' as parameters of the component. */
-static int assign_inline_params(clb_config *config, const char *kind, const char *name, const char *list,
-                                const char *origin, unsigned layer, unsigned line, clb_error *err)
-{
-    char *copy = strdup(list);
-    if (!copy)
-        return CLB_NOMEM(err, "parameters");
-    int rc = COLIBRI_OK;
-    for (char *item = copy, *next; item; item = next) {
-        next = strchr(item, ',');
-        if (next)
-            *next++ = '\0';
-        char *equals = strchr(item, '=');
-        if (!equals || equals == item) {
-            rc = clb_fail(err, COLIBRI_E_USAGE, "'%.60s' is not key=value (write NAME:key=value,key=value)", item);
-            break;
-        }
-        *equals = '\0';
-        rc = clb_config_assign_param(config, kind, name, item, equals + 1, origin, layer, line, err);
-        if (rc) {
-            clb_context(err, "%.60s:%.60s", name, item);
-            break;
-        }
-    }
-    free(copy);
-    return rc;
-}
-
 static const char *kind_selected_by(enum clb_setting id)
 {
     for (size_t i = 0; clb_param_kinds[i]; i++) {
@@ -101,22 +73,21 @@ int clb_config_assign(clb_config *config, enum clb_setting id, const char *text,
 {
     CLB_TRY(clb_config_given_twice(config->origin[id], config->layer[id], config->line[id], origin, layer, err));
     const clb_setting_info info = clb_setting_get(id);
-    const char *kind = kind_selected_by(id), *colon = kind ? strchr(text, ':') : NULL;
-    char *name = colon ? strndup(text, (size_t)(colon - text)) : strdup(text);
+    const char *kind = kind_selected_by(id);
     char *copy = strdup(origin);
+    clb_buf names = {0};
     clb_value value = {0};
     int rc = COLIBRI_OK;
-    if (!name || !copy) {
+    if (!copy) {
         rc = CLB_NOMEM(err, "a setting's value");
         goto done;
     }
-    CLB_GO(clb_value_parse(&info, name, &value, err));
-    if (kind && !*name) {
-        rc = clb_fail(err, COLIBRI_E_USAGE, "no name ('colibri plugins list' shows them)");
-        goto done;
-    }
-    if (colon)
-        CLB_GO(assign_inline_params(config, kind, name, colon + 1, origin, layer, line, err));
+    if (kind) /* the names first: text without control characters */
+        CLB_GO(clb_value_parse(&info, text, &value, err));
+    clb_value_free(&value);
+    if (kind)
+        CLB_GO(clb_config_assign_spec(config, kind, text, origin, layer, line, &names, err));
+    CLB_GO(clb_value_parse(&info, kind ? names.data : text, &value, err));
     clb_value_free(&config->value[id]);
     free(config->origin[id]);
     config->value[id] = value;
@@ -127,7 +98,7 @@ int clb_config_assign(clb_config *config, enum clb_setting id, const char *text,
     copy = NULL;
 done:
     clb_value_free(&value);
-    free(name);
+    clb_buf_free(&names);
     free(copy);
     return rc;
 }

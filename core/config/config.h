@@ -71,8 +71,16 @@ int clb_config_params(const clb_config *config, const char *kind, const char *na
 /* The same into fresh memory, which the caller frees; never NULL when OK. */
 int clb_config_params_new(const clb_config *config, const char *kind, const char *name,
                           const struct colibri_param *params, uint32_t n, double **out, clb_error *err);
+/* One more parameter, given as text, over those in out[n]; checked in the same way. */
+int clb_config_param_apply(const char *kind, const char *name, const char *key, const char *text, const char *origin,
+                           const struct colibri_param *params, uint32_t n, double *out, clb_error *err);
 /* A setting that picks a component (expert-policy, kv-strategy, predictor) also takes "NAME:key=value,key=value": NAME
- * becomes its value, the rest parameters of this component. All parameters given so far, in order of first mention: */
+ * becomes its value, the rest parameters of this component. A KV strategy may wrap another: "OUTER:key=value/INNER", whose
+ * value is "OUTER/INNER". Such a spec piece by piece: each link of it, then each parameter of the link; key NULL: the link
+ * itself. A status other than OK ends it. USAGE. */
+typedef int (*clb_config_spec_fn)(void *ctx, const char *name, const char *key, const char *value, clb_error *err);
+int clb_config_spec_each(const char *kind, const char *text, clb_config_spec_fn fn, void *ctx, clb_error *err);
+/* All parameters given so far, in order of first mention: */
 size_t clb_config_param_count(const clb_config *config);
 void clb_config_param_at(const clb_config *config, size_t i, const char **kind, const char **name, const char **key,
                          const char **value, const char **origin);

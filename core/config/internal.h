@@ -39,6 +39,11 @@ int clb_config_assign(clb_config *config, enum clb_setting id, const char *text,
 int clb_config_assign_param(clb_config *config, const char *kind, const char *name, const char *key, const char *text,
                             const char *origin, unsigned layer, unsigned line, clb_error *err);
 
+/* spec.c. The parameters of "NAME:key=value/NAME2:key=value" are assigned; "NAME/NAME2" into names. Only KV strategies wrap
+ * each other. */
+int clb_config_assign_spec(clb_config *config, const char *kind, const char *text, const char *origin, unsigned layer,
+                           unsigned line, clb_buf *names, clb_error *err);
+
 /* foreign.c. The part of a section's name behind "foreign.", NULL if it is no such section. */
 #define CLB_FOREIGN_NAME_MAX 55u /* the plugin's id puts "foreign." in front */
 const char *clb_foreign_section(const char *section);

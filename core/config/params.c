@@ -86,6 +86,23 @@ static int unknown_param(const clb_config_param *p, const struct colibri_param *
     return rc;
 }
 
+static int apply(const clb_config_param *p, const struct colibri_param *params, uint32_t n, double *out, clb_error *err)
+{
+    uint32_t i = 0;
+    while (i < n && strcmp(params[i].name, p->key) != 0)
+        i++;
+    if (i == n)
+        return unknown_param(p, params, n, err);
+    if (!(p->number >= params[i].min && p->number <= params[i].max))
+        return clb_fail(err, COLIBRI_E_USAGE, "%s: %s.%.80s.%s: %.15g is out of range; allowed: %.15g to %.15g",
+                        p->origin, p->kind, p->name, p->key, p->number, params[i].min, params[i].max);
+    if (params[i].integer && p->number != floor(p->number))
+        return clb_fail(err, COLIBRI_E_USAGE, "%s: %s.%.80s.%s: %.15g is not a whole number", p->origin, p->kind,
+                        p->name, p->key, p->number);
+    out[i] = p->number;
+    return COLIBRI_OK;
+}
+
 int clb_config_params(const clb_config *config, const char *kind, const char *name, const struct colibri_param *params,
                       uint32_t n, double *out, clb_error *err)
 {
@@ -93,22 +110,19 @@ int clb_config_params(const clb_config *config, const char *kind, const char *na
         out[i] = params[i].value;
     for (size_t k = 0; k < config->n_params; k++) {
         const clb_config_param *p = &config->params[k];
-        if (strcmp(p->kind, kind) != 0 || strcmp(p->name, name) != 0)
-            continue;
-        uint32_t i = 0;
-        while (i < n && strcmp(params[i].name, p->key) != 0)
-            i++;
-        if (i == n)
-            return unknown_param(p, params, n, err);
-        if (!(p->number >= params[i].min && p->number <= params[i].max))
-            return clb_fail(err, COLIBRI_E_USAGE, "%s: %s.%.80s.%s: %.15g is out of range; allowed: %.15g to %.15g",
-                            p->origin, kind, name, p->key, p->number, params[i].min, params[i].max);
-        if (params[i].integer && p->number != floor(p->number))
-            return clb_fail(err, COLIBRI_E_USAGE, "%s: %s.%.80s.%s: %.15g is not a whole number", p->origin, kind, name,
-                            p->key, p->number);
-        out[i] = p->number;
+        if (!strcmp(p->kind, kind) && !strcmp(p->name, name))
+            CLB_TRY(apply(p, params, n, out, err));
     }
     return COLIBRI_OK;
+}
+
+int clb_config_param_apply(const char *kind, const char *name, const char *key, const char *text, const char *origin,
+                           const struct colibri_param *params, uint32_t n, double *out, clb_error *err)
+{
+    clb_config_param p = {
+        .kind = kind, .name = (char *)(uintptr_t)name, .key = (char *)(uintptr_t)key, .origin = (char *)(uintptr_t)origin};
+    CLB_TRY(clb_parse_f64(text, &p.number, err));
+    return apply(&p, params, n, out, err);
 }
 
 size_t clb_config_param_count(const clb_config *config)

@@ -170,7 +170,7 @@ static int run_steps(clb_session *s, clb_sampler *sampler, const clb_compare_inp
 int clb_compare_measure(clb_session *s, const clb_compare_input *in, clb_compare_run *out, clb_error *err)
 {
     const clb_engine *const e = clb_session_engine(s);
-    const bool keeps_all = e->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL;
+    const bool keeps_all = !e->kv_choice.traits.evicts;
     *out = (clb_compare_run){.n_prompt = in->n_prompt};
     if (keeps_all && (uint64_t)in->n_prompt + in->n_tokens > e->ctx)
         return clb_fail(err, COLIBRI_E_LIMIT, "a prompt of %u tokens and %u more: the context holds %u (--ctx)",
@@ -209,12 +209,17 @@ const char *clb_compare_lossy(clb_registry *registry, const clb_config *config, 
 {
     const char *const kv = clb_config_str(config, CLB_SET_kv_kv_strategy);
     const char *const policy = clb_config_str(config, CLB_SET_store_expert_policy);
-    const struct colibri_kv_strategy *const k = clb_registry_kv_strategy(registry, kv, NULL);
+    clb_kv_choice k;
+    const bool known = !clb_kv_choice_parse(registry, config, NULL, &k, NULL);
+    const bool evicts = known && k.traits.evicts, picks = known && k.picks_pages;
+    clb_kv_choice_free(&k);
     const struct colibri_expert_policy *const p = clb_registry_expert_policy(registry, policy, NULL);
     if (clb_config_bool(config, CLB_SET_kernels_allow_inexact))
         snprintf(out, size, "inexact kernels are allowed");
-    else if (k && !(k->flags & COLIBRI_KV_FLAG_KEEPS_ALL))
+    else if (evicts)
         snprintf(out, size, "KV strategy %.80s evicts", kv);
+    else if (picks)
+        snprintf(out, size, "KV strategy %.80s picks pages", kv);
     else if (p && !(p->flags & COLIBRI_POLICY_LOSSLESS))
         snprintf(out, size, "expert policy %.80s may change the routing", policy);
     else

@@ -43,24 +43,11 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
                  hp->n_ctx_train);
     if (e->batch > e->ctx)
         e->batch = e->ctx;
-    const char *name = clb_config_str(config, CLB_SET_kv_kv_strategy);
-    e->strategy = clb_registry_kv_strategy(e->registry, name, err);
-    if (!e->strategy)
-        return err->code;
-    CLB_TRY(clb_config_params_new(config, "kv-strategy", e->strategy->name, e->strategy->params, e->strategy->n_params,
-                                  &e->strategy_params, err));
-    e->kv_budget = (uint32_t)clb_config_u64(config, CLB_SET_kv_kv_budget);
-    const bool keeps_all = e->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL;
-    if (keeps_all && e->kv_budget)
-        return clb_fail(err, COLIBRI_E_USAGE,
-                        "--kv-budget does not apply: the KV strategy \"%s\" keeps every position (choose another with "
-                        "--kv-strategy)",
-                        e->strategy->name);
-    if (e->kv_budget > e->ctx)
+    CLB_TRY(clb_kv_choice_parse(e->registry, config, NULL, &e->kv_choice, err));
+    if (e->kv_choice.budget > e->ctx)
         clb_logf(e->log, COLIBRI_LOG_WARN, "kv-budget of %u positions: the context of %u limits it (--ctx)",
-                 e->kv_budget, e->ctx);
-    if (e->kv_budget == 0 || e->kv_budget > e->ctx)
-        e->kv_budget = e->ctx;
+                 e->kv_choice.budget, e->ctx);
+    e->kv_budget = clb_kv_choice_budget(&e->kv_choice, e->ctx);
     const uint32_t type =
         strcmp(clb_config_str(config, CLB_SET_kv_kv_type), "f32") == 0 ? COLIBRI_TYPE_F32 : COLIBRI_TYPE_F16;
     e->kv_layout = (clb_kv_layout){
@@ -85,8 +72,7 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
 /* Most positions that one (layer, head) can hold at once. */
 static uint32_t most_positions(const clb_engine *e)
 {
-    const clb_kv_traits traits = clb_kv_traits_of(e->strategy, NULL, CLB_KV_AS_DECLARED);
-    return (uint32_t)clb_kv_most_positions(&e->kv_layout, &traits, e->ctx, e->kv_budget, e->batch);
+    return (uint32_t)clb_kv_most_positions(&e->kv_layout, &e->kv_choice.traits, e->ctx, e->kv_budget, e->batch);
 }
 
 static uint64_t file_bytes(const clb_gguf *g)
@@ -297,7 +283,7 @@ void clb_engine_close(clb_engine *e)
     clb_vocab_free(e->vocab);
     clb_gguf_close(e->gguf);
     clb_registry_close(e->registry);
-    free(e->strategy_params);
+    clb_kv_choice_free(&e->kv_choice);
     free(e);
 }
 
@@ -325,13 +311,23 @@ clb_sampler_params clb_engine_sampler_params(const clb_config *config)
 
 int clb_engine_new_sequence(clb_engine *e, clb_kv_seq **out, clb_error *err)
 {
+    return clb_engine_new_sequence_with(e, &e->kv_choice, e->kv_budget, out, err);
+}
+
+int clb_engine_new_sequence_with(clb_engine *e, const clb_kv_choice *choice, uint32_t budget, clb_kv_seq **out,
+                                 clb_error *err)
+{
     const clb_kv_seq_options options = {
-        .strategy = e->strategy,
-        .params = e->strategy_params,
+        .strategy = choice->strategy,
+        .params = choice->params,
+        .child = choice->child,
+        .positions = choice->positions,
+        .n_protected = choice->n_protected,
         .host = clb_registry_host(e->registry),
         .ctx = e->ctx,
-        .budget = e->kv_budget,
+        .budget = budget && budget < e->ctx ? budget : clb_kv_choice_budget(choice, e->ctx),
         .seed = e->seed,
+        .max_rows = e->batch,
         .misbehaved = strategy_misbehaved,
         .misbehaved_ctx = e->registry,
     };

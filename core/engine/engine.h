@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "cpu/numa.h"
 #include "cpu/topology.h"
+#include "engine/kv_strategy_settings.h"
 #include "engine/load_report.h"
 #include "engine/sampler.h"
 #include "gguf/gguf.h"
@@ -60,10 +61,9 @@ typedef struct clb_engine {
     clb_forward *forward;
     clb_plan_input plan_input;
     clb_plan plan;
-    const struct colibri_kv_strategy *strategy;
-    double *strategy_params;
+    clb_kv_choice kv_choice; /* the configured strategy */
     uint32_t ctx;       /* tokens of a sequence whose strategy keeps all */
-    uint32_t kv_budget; /* positions kept per layer and head */
+    uint32_t kv_budget; /* positions kept, or looked at, per layer and head */
     uint32_t batch;     /* rows per pass */
     uint64_t seed;      /* as configured, for policies and strategies */
     char *profile;      /* where the expert policy's profile is kept; NULL: nowhere */
@@ -79,5 +79,9 @@ clb_sampler_params clb_engine_sampler_params(const clb_config *config);
 
 /* A new, empty sequence under the engine's strategy. */
 int clb_engine_new_sequence(clb_engine *engine, clb_kv_seq **out, clb_error *err);
+/* Under another one, which must live as long as the sequence. budget: positions per (layer, head); 0: the choice's. The plan
+ * has room for n_sequences of the configured strategy: another kind may end with NOMEM. */
+int clb_engine_new_sequence_with(clb_engine *engine, const clb_kv_choice *choice, uint32_t budget, clb_kv_seq **out,
+                                 clb_error *err);
 
 #endif

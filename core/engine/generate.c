@@ -106,7 +106,7 @@ static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler,
         }
         if (out->tokens.n == o->max_tokens)
             return COLIBRI_OK;
-        if ((engine->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL) && clb_session_n_tokens(s) >= engine->ctx) {
+        if (!engine->kv_choice.traits.evicts && clb_session_n_tokens(s) >= engine->ctx) {
             out->finish = CLB_FINISH_CONTEXT;
             return COLIBRI_OK;
         }

@@ -68,7 +68,7 @@ const float *clb_session_logits(const clb_session *s)
 
 static bool keeps_all(const clb_session *s)
 {
-    return s->engine->strategy->flags & COLIBRI_KV_FLAG_KEEPS_ALL;
+    return !s->engine->kv_choice.traits.evicts;
 }
 
 /* Brings the session back to a common prefix of its tokens and ids; returns its length. The last token of ids is always

@@ -304,8 +304,38 @@ static int check_predictor(const struct colibri_predictor *p, clb_error *err)
     return COLIBRI_OK;
 }
 
-#define KV_NEEDS_ALL    0x7ffu
+#define KV_NEEDS_ALL    0xfffu
+#define KV_NEEDS_ROWS   (COLIBRI_KV_NEED_K_POST_ROPE | COLIBRI_KV_NEED_K_PRE_ROPE | COLIBRI_KV_NEED_V)
+#define KV_NEEDS_WINDOW (COLIBRI_KV_NEED_PROB_LAST_W | COLIBRI_KV_NEED_Q_LAST_W | COLIBRI_KV_NEED_Q_STATS)
 #define KV_TRIGGERS_ALL 0xfu
+
+/* What ABI 1.1 appended. A wrapper may get from its child what it lacks itself; the host looks at the whole chain. */
+static int check_kv_appended(const struct colibri_kv_strategy *s, clb_error *err)
+{
+    const bool allots = COLIBRI_HAS(s, allot) && s->allot, merges = COLIBRI_HAS(s, merge) && s->merge;
+    const bool picks = COLIBRI_HAS(s, pick_pages) && s->pick_pages;
+    const bool wraps = s->flags & COLIBRI_KV_FLAG_WRAPPER, keeps = s->flags & COLIBRI_KV_FLAG_KEEPS_ALL;
+    if (COLIBRI_HAS(s, allot))
+        OPTIONAL_CODE(s, allot);
+    if (COLIBRI_HAS(s, merge))
+        OPTIONAL_CODE(s, merge);
+    if (COLIBRI_HAS(s, pick_pages))
+        OPTIONAL_CODE(s, pick_pages);
+    if (wraps && keeps)
+        return BAD("a wrapper cannot declare KEEPS_ALL: whether anything is dropped is up to its child");
+    if (allots && (s->select || !s->score))
+        return BAD("allot divides a budget by scores: it needs score, and no select");
+    if ((allots || merges || s->needs & KV_NEEDS_ROWS) && !keeps && !wraps && !(s->flags & COLIBRI_KV_FLAG_PER_HEAD))
+        return BAD("it %s, which is about single heads, but does not declare PER_HEAD",
+                   allots ? "has allot" : merges ? "has merge" : "needs keys or values");
+    if (picks && !keeps)
+        return BAD("pick_pages drops nothing, so it must declare KEEPS_ALL");
+    if (picks && s->positions == COLIBRI_KV_POS_COMPACT)
+        return BAD("pick_pages drops nothing, so positions have no gaps to compact");
+    if (s->needs & COLIBRI_KV_NEED_PAGE_MINMAX && !picks)
+        return BAD("PAGE_MINMAX is for strategies with pick_pages");
+    return COLIBRI_OK;
+}
 
 static int check_kv_strategy(const struct colibri_kv_strategy *s, clb_error *err)
 {
@@ -325,7 +355,8 @@ static int check_kv_strategy(const struct colibri_kv_strategy *s, clb_error *err
         return BAD("it asks for needs 0x%x and triggers 0x%x, some of which do not exist", s->needs, s->triggers);
     if (s->positions != COLIBRI_KV_POS_ORIGINAL && s->positions != COLIBRI_KV_POS_COMPACT)
         return BAD("positions %u does not exist", s->positions);
-    if (s->needs & (COLIBRI_KV_NEED_PROB_LAST_W | COLIBRI_KV_NEED_Q_LAST_W) && !s->window_w)
+    CLB_TRY(check_kv_appended(s, err));
+    if (s->needs & KV_NEEDS_WINDOW && !s->window_w)
         return BAD("it needs the last w queries, but window_w is 0");
     if (s->triggers & COLIBRI_KV_AT_STEPS && !s->every_steps)
         return BAD("it wants to be called every 0 steps");
@@ -333,7 +364,7 @@ static int check_kv_strategy(const struct colibri_kv_strategy *s, clb_error *err
         return COLIBRI_OK;
     if (!s->select && !s->score)
         return BAD("select and score are both NULL, and it does not declare that it keeps everything");
-    if (!s->triggers)
+    if (!s->triggers && !(s->flags & COLIBRI_KV_FLAG_WRAPPER))
         return BAD("it evicts but has no trigger");
     return COLIBRI_OK;
 }

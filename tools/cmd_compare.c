@@ -4,6 +4,7 @@
 
 #include "args.h"
 #include "compare.h"
+#include "compare_kv.h"
 
 static const clb_flag flags[] = {
     {"a", 0, "SETTINGS", "baseline: key=value[,key=value] on top of the other settings (nothing unless given)", true},
@@ -18,6 +19,19 @@ static const clb_flag flags[] = {
     {"ignore-eos", 0, NULL, "go on after end-of-generation tokens", false},
     {"gate", 0, NULL, "fail unless B is faster, see below", false},
     {"json", 'j', NULL, "print one JSON object with everything measured", false},
+    {"strategies", 0, "LIST", "KV strategies, with parameters as in kv-strategy: full,h2o,ada/snapkv:window=32", true},
+    {"budgets", 0, "LIST", "what each may keep: shares of an item's length, or positions (50%,25% unless given)", true},
+    {"task", 0, "KIND=FILE", "what they are tried on: text=FILE, recall=FILE or passkey=FILE", true},
+    {"items", 0, "N", "items of each task at most (all unless given)", false},
+    {"baseline", 0, "NAME", "strategy that the others are compared with (full unless given)", false},
+    {"see-question", 0, NULL, "strategies first drop when the whole prompt is read", false},
+    {"chunk", 0, "N", "tokens of a prompt between two looks of the strategies (64 unless given)", false},
+    {"jsonl", 0, "FILE", "write a line for every result as it comes", false},
+    {"continue", 0, NULL, "--jsonl FILE has results already: run what is missing", false},
+    {"from", 0, "FILE", "run nothing, report what --jsonl has written (may be given again)", true},
+    {"html", 0, "FILE", "write a page with figures and tables", false},
+    {"markdown", 0, NULL, "print the tables as Markdown", false},
+    {"force", 0, NULL, "write over FILEs that exist", false},
     {0},
 };
 
@@ -108,8 +122,31 @@ static int verdict(const clb_comparison *c, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Which of the two comparisons is asked for; flags of the other one are errors. */
+static int choose(clb_args *args, bool *strategies, clb_error *err)
+{
+    static const char *const sides[] = {"a",           "b",    "file",     "tokens",  "rounds",
+                                        "reset-cache", "warm", "together", "in-turn", "gate"};
+    static const char *const grid[] = {"budgets", "task",     "items", "baseline", "see-question", "chunk",
+                                       "jsonl",   "continue", "html",  "markdown", "force"};
+    const char *const *const wrong =
+        (*strategies = clb_args_has(args, "strategies") || clb_args_has(args, "from")) ? sides : grid;
+    const size_t n = *strategies ? sizeof sides / sizeof *sides : sizeof grid / sizeof *grid;
+    for (size_t i = 0; i < n; i++)
+        if (clb_args_has(args, wrong[i]))
+            return clb_fail(err, COLIBRI_E_USAGE,
+                            *strategies ? "--%s belongs to comparisons of two settings, not to those of KV strategies"
+                                        : "--%s belongs to comparisons of KV strategies (--strategies)",
+                            wrong[i]);
+    return COLIBRI_OK;
+}
+
 static int run(clb_args *args, clb_error *err)
 {
+    bool strategies;
+    CLB_TRY(choose(args, &strategies, err));
+    if (strategies)
+        return clb_compare_kv(args, err);
     clb_comparison *const c = calloc(1, sizeof *c);
     if (!c)
         return CLB_NOMEM(err, "comparison");
@@ -142,7 +179,10 @@ done:
 const struct clb_command clb_command_compare = {
     .name = "compare",
     .summary = "run two settings against each other",
-    .usage = "colibri compare -m MODEL [--a SETTINGS] --b SETTINGS [-f FILE] [-n N] [flags]",
+    .usage =
+        "colibri compare -m MODEL [--a SETTINGS] --b SETTINGS [-f FILE] [-n N] [flags]\n"
+        "colibri compare -m MODEL --strategies LIST --task KIND=FILE [--budgets LIST] [--html FILE] [flags]\n"
+        "colibri compare --from FILE [--html FILE] [flags]",
     .description =
         "Runs every prompt under settings A and B in turns and compares speed, latencies, hit rates and bytes read, "
         "with "
@@ -172,12 +212,21 @@ const struct clb_command clb_command_compare = {
         "runs, in "
         "those where A came first and in those where B came first, and its time to first token and 99 % latency are at "
         "most "
-        "20 % longer. Otherwise the exit code says nothing about who won.",
+        "20 % longer. Otherwise the exit code says nothing about who won.\n\n"
+        "KV strategies: with --strategies, every strategy runs at every budget on every item of the tasks, against the "
+        "full "
+        "cache and each other: recall, needles, perplexity and divergence, bytes and speed, paired over items. The "
+        "engine is opened once. --jsonl keeps every "
+        "result, so that a grid that takes hours can be stopped and taken up again (--continue) or reported again "
+        "(--from).",
     .examples =
         "colibri compare -m moe.gguf --max-memory 4G --a expert-policy=lru --b expert-policy=lfu   # two policies, "
         "cold\n"
         "colibri compare -m moe.gguf --b expert-slots=80 --warm -f my-prompts.jsonl --rounds 4   # fewer slots, warm\n"
-        "colibri compare -m model.gguf --a threads=1 --b threads=2 --gate --json   # is it worth it? for scripts",
+        "colibri compare -m model.gguf --a threads=1 --b threads=2 --gate --json   # is it worth it? for scripts\n"
+        "colibri compare -m model.gguf --strategies sliding-window,important-tokens --budgets 50%,25% --task "
+        "recall=recall.jsonl "
+        "--jsonl grid.jsonl --html grid.html   # which tokens should stay?",
     .flags = flags,
     .settings = settings,
     .max_positional = 0,

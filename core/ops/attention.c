@@ -1,7 +1,7 @@
 /* Exact definition of attention over kept positions.
  *
  * For a query (row r, head h), which sees n = n_kv + r kept positions in segments of 512 (G of them):
- *   s[i]   = dot16(q, k[i]) * scale             16 virtual lanes over k_dim, F16 keys widened exactly
+ *   s[i]   = dot16(q, k[i]) * scale             16 virtual lanes over k_dim, keys of all types widened exactly
  *   m_g    = max of s over the segment           starts at -inf, a NaN is passed over
  *   p[i]   = exp(s[i] - m_g)
  *   l_g    = sum of p, lane (i - 512 g) % 16, lanes by colibri_lanes_sum
@@ -15,16 +15,75 @@
  * With one segment and no sink this is plain softmax attention: e_0 = exp(0) = 1 exactly. A score of +inf or a NaN
  * makes its query's L NaN (or, for all scores -inf, -inf minus -inf does), and with it all of its output.
  *
+ * Elements of Q8_0 and Q4_0 are scale * code, which needs no rounding. With recent pages, positions from recent_begin
+ * on come from those, as F16; what the other pages hold of them does not matter.
+ *
  * Segments do not depend on each other, so they may be computed in any order and by several threads; what is left of
  * one is m_g, l_g and o_g, not its scores. */
 #include "ops/ops.h"
 
 #include "colibri/numerics.h"
 
-static const void *position(const void *const *pages, uint32_t page_tokens, uint32_t i, uint32_t dim, uint32_t type)
+/* A kept position's key or value, and what it is made of. */
+struct row {
+    const void *p;
+    uint32_t type;
+};
+
+static struct row row_of(const void *const *pages, uint32_t page_tokens, uint32_t i, uint32_t dim, uint32_t type)
 {
-    const size_t elem = type == COLIBRI_TYPE_F32 ? 4 : 2;
-    return (const char *)pages[i / page_tokens] + (size_t)(i % page_tokens) * dim * elem;
+    const size_t bytes = type == COLIBRI_TYPE_F32    ? dim * (size_t)4
+                         : type == COLIBRI_TYPE_Q8_0 ? dim / 32 * sizeof(struct colibri_q8_0)
+                         : type == COLIBRI_TYPE_Q4_0 ? dim / 32 * sizeof(struct colibri_q4_0)
+                                                     : dim * (size_t)2;
+    return (struct row){(const char *)pages[i / page_tokens] + i % page_tokens * bytes, type};
+}
+
+static struct row key_of(const struct colibri_attention_args *a, uint32_t i)
+{
+    return a->k_recent && i >= a->recent_begin
+               ? row_of(a->k_recent, a->page_tokens, i - a->recent_first, a->k_dim, COLIBRI_TYPE_F16)
+               : row_of(a->k_pages, a->page_tokens, i, a->k_dim, a->k_type);
+}
+
+static struct row value_of(const struct colibri_attention_args *a, uint32_t i)
+{
+    return a->v_recent && i >= a->recent_begin
+               ? row_of(a->v_recent, a->page_tokens, i - a->recent_first, a->v_dim, COLIBRI_TYPE_F16)
+               : row_of(a->v_pages, a->page_tokens, i, a->v_dim, a->v_type);
+}
+
+/* scale * code has at most 11 + 8 significant bits: no rounding. An infinite scale makes code 0 a NaN. */
+static float element(struct row row, size_t d)
+{
+    switch (row.type) {
+    case COLIBRI_TYPE_F32:
+        return ((const float *)row.p)[d];
+    case COLIBRI_TYPE_Q8_0: {
+        const struct colibri_q8_0 *const b = (const struct colibri_q8_0 *)row.p + d / 32;
+        return colibri_f16_f32(b->d) * (float)b->qs[d % 32];
+    }
+    case COLIBRI_TYPE_Q4_0: {
+        const struct colibri_q4_0 *const b = (const struct colibri_q4_0 *)row.p + d / 32;
+        const int code = d % 32 < 16 ? b->qs[d % 16] & 15 : b->qs[d % 16] >> 4;
+        return colibri_f16_f32(b->d) * (float)(code - 8);
+    }
+    default:
+        return colibri_f16_f32(((const colibri_f16 *)row.p)[d]);
+    }
+}
+
+/* dot16: as colibri_dot_f32 of the row's elements. */
+static float dot(struct row row, const float *q, uint32_t dim)
+{
+    if (row.type == COLIBRI_TYPE_F32)
+        return colibri_dot_f32(row.p, q, dim);
+    if (row.type == COLIBRI_TYPE_F16)
+        return colibri_dot_f16(row.p, q, dim);
+    float lane[COLIBRI_LANES] = {0}; /* whole blocks: no incomplete line */
+    for (uint32_t d = 0; d < dim; d++)
+        lane[d % COLIBRI_LANES] = fmaf(element(row, d), q[d], lane[d % COLIBRI_LANES]);
+    return colibri_lanes_sum(lane);
 }
 
 static uint32_t segments_of(uint32_t n)
@@ -40,12 +99,8 @@ static float *part_of(const struct colibri_attention_args *a, size_t query, uint
 
 static void score(const struct colibri_attention_args *a, const float *q, uint32_t begin, uint32_t n, float *s)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const void *const k = position(a->k_pages, a->page_tokens, begin + i, a->k_dim, a->k_type);
-        const float dot =
-            a->k_type == COLIBRI_TYPE_F32 ? colibri_dot_f32(k, q, a->k_dim) : colibri_dot_f16(k, q, a->k_dim);
-        s[i] = dot * a->scale;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        s[i] = dot(key_of(a, begin + i), q, a->k_dim) * a->scale;
 }
 
 static void segment(const struct colibri_attention_args *a, uint32_t row, uint32_t h, uint32_t g)
@@ -71,12 +126,9 @@ static void segment(const struct colibri_attention_args *a, uint32_t row, uint32
     o[a->v_dim] = max;
     o[a->v_dim + 1] = colibri_lanes_sum(lane);
     for (uint32_t i = 0; i < n; i++) {
-        const void *const v = position(a->v_pages, a->page_tokens, begin + i, a->v_dim, a->v_type);
-        for (uint32_t d = 0; d < a->v_dim; d++) {
-            const float x =
-                a->v_type == COLIBRI_TYPE_F32 ? ((const float *)v)[d] : colibri_f16_f32(((const colibri_f16 *)v)[d]);
-            o[d] = fmaf(p[i], x, o[d]);
-        }
+        const struct row v = value_of(a, begin + i);
+        for (uint32_t d = 0; d < a->v_dim; d++)
+            o[d] = fmaf(p[i], element(v, d), o[d]);
     }
 }
 

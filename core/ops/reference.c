@@ -5,6 +5,7 @@ static const struct colibri_vecops reference = {
     .struct_size = sizeof(struct colibri_vecops),
     .max_ulp = COLIBRI_EXACT,
     .rank = INT32_MIN,
+    .attention_takes = COLIBRI_ATTN_TAKES_Q8_0 | COLIBRI_ATTN_TAKES_Q4_0 | COLIBRI_ATTN_TAKES_RECENT,
     .name = "reference",
     .rms_norm = clb_ref_rms_norm,
     .rope = clb_ref_rope,

@@ -18,35 +18,81 @@ struct pages {
     uint32_t n;
 };
 
-static struct pages make_pages(struct rng *r, uint32_t n_kv, uint32_t page_tokens, uint32_t dim, uint32_t type,
-                               bool specials)
+static size_t row_bytes(uint32_t type, uint32_t dim)
 {
-    struct pages pages = {.n = (n_kv + page_tokens - 1) / page_tokens};
-    pages.mem = malloc(pages.n * sizeof(*pages.mem));
-    pages.p = malloc(pages.n * sizeof(*pages.p));
+    return type == COLIBRI_TYPE_F32    ? dim * sizeof(float)
+           : type == COLIBRI_TYPE_Q8_0 ? dim / 32 * sizeof(struct colibri_q8_0)
+           : type == COLIBRI_TYPE_Q4_0 ? dim / 32 * sizeof(struct colibri_q4_0)
+                                       : dim * sizeof(colibri_f16);
+}
+
+/* Elements within -1 and 1, so that no score outweighs all others; special ones now and then. */
+static void fill_floats(struct rng *r, void *p, size_t n, uint32_t type, bool specials)
+{
+    for (size_t k = 0; k < n; k += 64) {
+        float x[64];
+        if (specials) {
+            rng_floats(r, x, 64, rng_below(r, 16) == 0);
+        } else {
+            for (uint32_t e = 0; e < 64; e++)
+                x[e] = rng_unit(r);
+        }
+        for (size_t e = 0; e < 64 && k + e < n; e++)
+            if (type == COLIBRI_TYPE_F32)
+                ((float *)p)[k + e] = x[e];
+            else
+                ((colibri_f16 *)p)[k + e] = colibri_f32_f16(x[e]);
+    }
+}
+
+static colibri_f16 random_scale(struct rng *r, float most, bool specials)
+{
+    /* infinities, NaN, zeros, the largest and the smallest numbers */
+    static const uint16_t special[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x0000, 0x8000, 0x7bff, 0xfbff, 0x0001, 0x83ff};
+    if (specials && rng_below(r, 200) == 0)
+        return special[rng_below(r, 10)];
+    return colibri_f32_f16(rng_unit(r) * most);
+}
+
+static void fill_rows(struct rng *r, char *p, uint32_t n, uint32_t dim, uint32_t type, bool specials)
+{
+    const size_t blocks = (size_t)n * dim / 32;
+    if (type == COLIBRI_TYPE_Q8_0) {
+        struct colibri_q8_0 *const b = (struct colibri_q8_0 *)p;
+        for (size_t i = 0; i < blocks; i++) {
+            rng_bytes(r, b[i].qs, sizeof(b[i].qs)); /* -128 too */
+            b[i].d = random_scale(r, 0x1p-7f, specials);
+        }
+    } else if (type == COLIBRI_TYPE_Q4_0) {
+        struct colibri_q4_0 *const b = (struct colibri_q4_0 *)p;
+        for (size_t i = 0; i < blocks; i++) {
+            rng_bytes(r, b[i].qs, sizeof(b[i].qs));
+            b[i].d = random_scale(r, 0.125f, specials);
+        }
+    } else {
+        fill_floats(r, p, (size_t)n * dim, type, specials);
+    }
+}
+
+/* Pages of the positions [first, end). Those before `begin` are there, but must not count: NaN. The last page ends with
+ * the last position: nothing behind it may be read. */
+static struct pages make_pages(struct rng *r, uint32_t first, uint32_t begin, uint32_t end, uint32_t page_tokens,
+                               uint32_t dim, uint32_t type, bool specials)
+{
+    const uint32_t n = end > first ? end - first : 0, skip = begin - first;
+    struct pages pages = {.n = (n + page_tokens - 1) / page_tokens};
+    pages.mem = malloc((pages.n + 1) * sizeof(*pages.mem));
+    pages.p = malloc((pages.n + 1) * sizeof(*pages.p)); /* not NULL, even if nothing is in it */
     if (!pages.mem || !pages.p)
         abort();
+    const size_t align = type == COLIBRI_TYPE_F32 ? 4 : 2, bytes = row_bytes(type, dim);
     for (uint32_t i = 0; i < pages.n; i++) {
-        /* the last page ends with the last kept position: nothing behind it may be read */
-        const uint32_t tokens = i + 1 < pages.n ? page_tokens : n_kv - i * page_tokens;
-        const size_t count = (size_t)tokens * dim;
-        const struct fmt *const f = fmt_find(type);
-        pages.mem[i] = guarded_alloc(count * f->block_bytes, f->block_bytes, rng_below(r, 4) == 0);
+        const uint32_t at = i * page_tokens, tokens = n - at < page_tokens ? n - at : page_tokens;
+        const uint32_t hidden = skip <= at ? 0 : skip - at < tokens ? skip - at : tokens;
+        pages.mem[i] = guarded_alloc(tokens * bytes, align, rng_below(r, 4) == 0);
         pages.p[i] = pages.mem[i].p;
-        for (size_t k = 0; k < count; k += 64) {
-            float x[64];
-            if (specials) {
-                rng_floats(r, x, 64, rng_below(r, 16) == 0);
-            } else {
-                for (uint32_t e = 0; e < 64; e++)
-                    x[e] = rng_unit(r);
-            }
-            for (size_t e = 0; e < 64 && k + e < count; e++)
-                if (type == COLIBRI_TYPE_F32)
-                    ((float *)pages.mem[i].p)[k + e] = x[e];
-                else
-                    ((colibri_f16 *)pages.mem[i].p)[k + e] = colibri_f32_f16(x[e]);
-        }
+        memset(pages.mem[i].p, 0xff, hidden * bytes);
+        fill_rows(r, (char *)pages.mem[i].p + hidden * bytes, tokens - hidden, dim, type, specials);
     }
     return pages;
 }
@@ -74,6 +120,75 @@ static uint32_t random_dim(struct rng *r)
 {
     static const uint32_t usual[] = {16, 24, 64, 80, 128, 192};
     return rng_below(r, 3) ? usual[rng_below(r, 6)] : rng_range(r, 1, 200);
+}
+
+static uint32_t random_type(struct rng *r, uint32_t takes)
+{
+    for (;;)
+        switch (rng_below(r, 6)) {
+        case 0:
+            return COLIBRI_TYPE_F32;
+        case 1:
+        case 2:
+            if (takes & COLIBRI_ATTN_TAKES_Q8_0)
+                return COLIBRI_TYPE_Q8_0;
+            break;
+        case 3:
+        case 4:
+            if (takes & COLIBRI_ATTN_TAKES_Q4_0)
+                return COLIBRI_TYPE_Q4_0;
+            break;
+        default:
+            return COLIBRI_TYPE_F16;
+        }
+}
+
+/* Blocks have 32 elements. */
+static uint32_t whole_blocks(uint32_t dim, uint32_t type)
+{
+    return type == COLIBRI_TYPE_Q8_0 || type == COLIBRI_TYPE_Q4_0 ? (dim + 31) / 32 * 32 : dim;
+}
+
+/* What a call reads: pages of keys and of values, and of the last of either. */
+struct cache {
+    struct pages k, v, k_recent, v_recent;
+    bool recent_k, recent_v;
+    uint32_t recent_first, recent_begin;
+};
+
+static struct cache make_cache(struct rng *r, const struct colibri_attention_args *a, uint32_t takes, bool specials)
+{
+    const uint32_t n_seen = a->n_kv + a->n_rows - 1;
+    struct cache c = {0};
+    if (takes & COLIBRI_ATTN_TAKES_RECENT && rng_below(r, 2)) {
+        c.recent_k = rng_below(r, 4) != 0;
+        c.recent_v = !c.recent_k || rng_below(r, 4);
+        const uint32_t kind = rng_below(r, 8); /* all; near the end; not yet; anywhere */
+        c.recent_begin = kind == 0   ? 0
+                         : kind == 1 ? n_seen - rng_below(r, a->n_rows)
+                         : kind == 2 ? n_seen + rng_below(r, 100)
+                                     : rng_below(r, n_seen);
+        c.recent_first = c.recent_begin - (rng_below(r, 2) ? rng_range(r, 0, c.recent_begin)
+                                                           : rng_below(r, a->page_tokens + 1) % (c.recent_begin + 1));
+    }
+    const uint32_t old = c.recent_begin < n_seen ? c.recent_begin : n_seen;
+    c.k = make_pages(r, 0, 0, c.recent_k ? old : n_seen, a->page_tokens, a->k_dim, a->k_type, specials);
+    c.v = make_pages(r, 0, 0, c.recent_v ? old : n_seen, a->page_tokens, a->v_dim, a->v_type, specials);
+    if (c.recent_k)
+        c.k_recent =
+            make_pages(r, c.recent_first, c.recent_begin, n_seen, a->page_tokens, a->k_dim, COLIBRI_TYPE_F16, specials);
+    if (c.recent_v)
+        c.v_recent =
+            make_pages(r, c.recent_first, c.recent_begin, n_seen, a->page_tokens, a->v_dim, COLIBRI_TYPE_F16, specials);
+    return c;
+}
+
+static void free_cache(struct cache *c)
+{
+    free_pages(&c->k);
+    free_pages(&c->v);
+    free_pages(&c->k_recent);
+    free_pages(&c->v_recent);
 }
 
 /* Scores: of every query the positions that it sees are compared; a query's line may hold anything from there up to
@@ -132,7 +247,10 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
                      uint32_t number)
 {
     const uint32_t heads = rng_below(r, 8) ? rng_range(r, 1, 9) : rng_range(r, 1, 70);
-    const uint32_t k_dim = random_dim(r), v_dim = rng_below(r, 2) ? k_dim : random_dim(r);
+    const uint32_t k_type = random_type(r, v->attention_takes);
+    const uint32_t v_type = rng_below(r, 2) ? k_type : random_type(r, v->attention_takes);
+    const uint32_t k_dim = whole_blocks(random_dim(r), k_type);
+    const uint32_t v_dim = whole_blocks(rng_below(r, 2) ? k_dim : random_dim(r), v_type);
     const uint32_t most_rows = heads < 9 ? 70 / heads : 3;
     const uint32_t rows = rng_below(r, 3) ? rng_range(r, 1, most_rows) : 1, queries = rows * heads;
     const uint32_t longest = (uint32_t)(rep->o->work / queries / (k_dim + v_dim));
@@ -144,8 +262,6 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
                                                                 : edge;
     const uint32_t n_seen = n_kv + rows - 1, n_segments = (n_seen + COLIBRI_ATTN_SEGMENT - 1) / COLIBRI_ATTN_SEGMENT;
     const uint32_t page_tokens = rng_range(r, 1 + n_seen / 40, 1 + n_seen / 40 + rng_below(r, 128));
-    const uint32_t k_type = rng_below(r, 3) ? COLIBRI_TYPE_F16 : COLIBRI_TYPE_F32;
-    const uint32_t v_type = rng_below(r, 3) ? COLIBRI_TYPE_F16 : COLIBRI_TYPE_F32;
     const bool specials = rng_below(r, 4) == 0, with_sinks = rng_below(r, 3) == 0, with_sums = rng_below(r, 2);
     const bool split = rng_below(r, 3) == 0;
     const size_t q_stride = k_dim + rng_below(r, 2) * rng_below(r, 30);
@@ -153,12 +269,33 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
     const size_t score_stride = (n_seen + 15u) / 16 * 16 + 16 * rng_below(r, 3);
     const size_t out_stride = v_dim + rng_below(r, 2) * rng_below(r, 30);
     const size_t out_row_stride = heads * out_stride + rng_below(r, 2) * rng_below(r, 30);
-    case_begin(rep, name, number, "%u rows, %u heads, dims %u %u, %u positions in pages of %u, types %u %u%s%s%s", rows,
-               heads, k_dim, v_dim, n_kv, page_tokens, k_type, v_type, with_sinks ? ", sinks" : "",
+    struct colibri_attention_args a = {
+        .struct_size = sizeof(a),
+        .n_heads = heads,
+        .k_dim = k_dim,
+        .v_dim = v_dim,
+        .n_kv = n_kv,
+        .page_tokens = page_tokens,
+        .k_type = k_type,
+        .v_type = v_type,
+        .q_stride = q_stride,
+        .score_stride = score_stride,
+        .out_stride = out_stride,
+        .n_rows = rows,
+        .stages = COLIBRI_ATTN_SEGMENTS | COLIBRI_ATTN_COMBINE,
+        .segment_end = n_segments,
+        .q_row_stride = q_row_stride,
+        .out_row_stride = out_row_stride,
+    };
+    struct cache cache = make_cache(r, &a, v->attention_takes, specials);
+    char recent[80] = "";
+    if (cache.recent_k || cache.recent_v)
+        snprintf(recent, sizeof(recent), ", recent%s%s from %u in pages from %u", cache.recent_k ? " keys" : "",
+                 cache.recent_v ? " values" : "", cache.recent_begin, cache.recent_first);
+    case_begin(rep, name, number, "%u rows, %u heads, dims %u %u, %u positions in pages of %u, types %u %u%s%s%s%s",
+               rows, heads, k_dim, v_dim, n_kv, page_tokens, k_type, v_type, recent, with_sinks ? ", sinks" : "",
                specials ? ", specials" : "", split ? ", split" : "");
 
-    struct pages k = make_pages(r, n_seen, page_tokens, k_dim, k_type, specials);
-    struct pages vals = make_pages(r, n_seen, page_tokens, v_dim, v_type, specials);
     const size_t q_len = (rows - 1) * q_row_stride + (heads - 1) * q_stride + k_dim;
     const size_t out_len = (rows - 1) * out_row_stride + (heads - 1) * out_stride + v_dim;
     const size_t scores_len = queries * score_stride, weights_len = (size_t)queries * COLIBRI_ATTN_SEGMENT;
@@ -181,36 +318,20 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
     for (uint32_t h = 0; h < heads; h++)
         ((float *)sinks.p)[h] = rng_unit(r) * 4.0f;
 
-    struct colibri_attention_args a = {
-        .struct_size = sizeof(a),
-        .n_heads = heads,
-        .k_dim = k_dim,
-        .v_dim = v_dim,
-        .n_kv = n_kv,
-        .page_tokens = page_tokens,
-        .k_type = k_type,
-        .v_type = v_type,
-        .k_pages = k.p,
-        .v_pages = vals.p,
-        .q = q.p,
-        .q_stride = q_stride,
-        .scale = zeros             ? -1.0f
-                 : rng_below(r, 4) ? 0.125f
-                                   : 1.0f,
-        .sinks = with_sinks ? sinks.p : NULL,
-        .scores = with_sums ? want_scores : NULL,
-        .score_stride = score_stride,
-        .out = want_out,
-        .out_stride = out_stride,
-        .max_sum = with_sums ? want_sums : NULL,
-        .n_rows = rows,
-        .stages = COLIBRI_ATTN_SEGMENTS | COLIBRI_ATTN_COMBINE,
-        .segment_end = n_segments,
-        .q_row_stride = q_row_stride,
-        .out_row_stride = out_row_stride,
-        .weights = weights.p,
-        .parts = parts.p,
-    };
+    a.k_pages = cache.k.p;
+    a.v_pages = cache.v.p;
+    a.k_recent = cache.recent_k ? cache.k_recent.p : NULL;
+    a.v_recent = cache.recent_v ? cache.v_recent.p : NULL;
+    a.recent_first = cache.recent_first;
+    a.recent_begin = cache.recent_begin;
+    a.q = q.p;
+    a.scale = zeros ? -1.0f : rng_below(r, 4) ? 0.125f : 1.0f;
+    a.sinks = with_sinks ? sinks.p : NULL;
+    a.scores = with_sums ? want_scores : NULL;
+    a.out = want_out;
+    a.max_sum = with_sums ? want_sums : NULL;
+    a.weights = weights.p;
+    a.parts = parts.p;
     clb_ref_attention(&a);
     memset(weights.p, 0xff, weights_len * 4); /* NaN: what a kernel does not write itself must not count */
     memset(parts.p, 0xff, parts_len * 4);
@@ -237,6 +358,5 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
     guarded_free(&sinks);
     guarded_free(&weights);
     guarded_free(&parts);
-    free_pages(&k);
-    free_pages(&vals);
+    free_cache(&cache);
 }

@@ -76,6 +76,11 @@ bool check_vecops_table(struct report *r, const struct colibri_vecops *v)
         case_fail(r, "max_ulp is %u: this program checks operations that promise equal bits (COLIBRI_EXACT)",
                   v->max_ulp);
     check_cpu(r, "the component", v->cpu);
+    const uint32_t takes = COLIBRI_ATTN_TAKES_Q8_0 | COLIBRI_ATTN_TAKES_Q4_0 | COLIBRI_ATTN_TAKES_RECENT;
+    if (v->attention_takes & ~takes)
+        case_fail(r, "attention_takes has bits %#x, which have no name", v->attention_takes & ~takes);
+    if (v->attention_takes && (!COLIBRI_HAS(v, attention) || !v->attention))
+        case_fail(r, "attention_takes is %#x, but there is no attention", v->attention_takes);
     return r->failures == before;
 }
 

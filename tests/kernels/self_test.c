@@ -21,6 +21,42 @@ static void short_attention(const struct colibri_attention_args *a)
     clb_ref_attention(&b);
 }
 
+/* The last positions one too early: from recent pages that do not have it. */
+static void early_recent(const struct colibri_attention_args *a)
+{
+    struct colibri_attention_args b = *a;
+    b.recent_begin -= (a->k_recent || a->v_recent) && a->recent_begin > a->recent_first;
+    clb_ref_attention(&b);
+}
+
+/* Keys in Q8_0 widened to F16: an element has up to 19 significant bits. */
+static void rounding_keys(const struct colibri_attention_args *a)
+{
+    struct colibri_attention_args b = *a;
+    if (a->k_type != COLIBRI_TYPE_Q8_0) {
+        clb_ref_attention(&b);
+        return;
+    }
+    const uint32_t seen = a->n_kv + a->n_rows - 1, n = a->k_recent && a->recent_begin < seen ? a->recent_begin : seen;
+    colibri_f16 *const rows = malloc((n + 1) * (size_t)a->k_dim * sizeof(*rows));
+    const void **const pages = malloc((n / a->page_tokens + 1) * sizeof(*pages));
+    if (!rows || !pages)
+        abort();
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t blocks = a->k_dim / 32;
+        const struct colibri_q8_0 *const k =
+            (const struct colibri_q8_0 *)a->k_pages[i / a->page_tokens] + (size_t)(i % a->page_tokens) * blocks;
+        pages[i / a->page_tokens] = rows + (size_t)(i - i % a->page_tokens) * a->k_dim;
+        for (uint32_t d = 0; d < a->k_dim; d++)
+            rows[(size_t)i * a->k_dim + d] = colibri_f32_f16(colibri_f16_f32(k[d / 32].d) * (float)k[d / 32].qs[d % 32]);
+    }
+    b.k_type = COLIBRI_TYPE_F16;
+    b.k_pages = pages;
+    clb_ref_attention(&b);
+    free(rows);
+    free(pages);
+}
+
 static void rounding_add(float *y, const float *x, size_t n)
 {
     clb_vecops_reference()->add(y, x, n);
@@ -209,6 +245,8 @@ static int judge_vecops(const struct options *o)
     } tables[] = {{"vecops-right", NULL, NULL, right},
                   {"lazy-softmax", "reference", ".softmax", right},
                   {"short-attention", "", ".attention", right},
+                  {"early-recent", "", ".attention", right},
+                  {"rounding-keys", "", ".attention", right},
                   {"rounding-add", "floating-point control", ".elementwise", right},
                   {"counting-scale", "changed writable data", ".elementwise", right},
                   {"vecops-empty", "offers no operation", NULL, {0}}};
@@ -216,10 +254,12 @@ static int judge_vecops(const struct options *o)
         .name = "counter", .state = &scale_calls, .state_bytes = sizeof(scale_calls)};
     tables[1].v.softmax = lazy_softmax;
     tables[2].v.attention = short_attention;
-    tables[3].v.add = rounding_add;
-    tables[4].v.scale = counting_scale;
-    tables[5].v.struct_size = sizeof(right);
-    tables[5].v.name = "empty";
+    tables[3].v.attention = early_recent;
+    tables[4].v.attention = rounding_keys;
+    tables[5].v.add = rounding_add;
+    tables[6].v.scale = counting_scale;
+    tables[7].v.struct_size = sizeof(right);
+    tables[7].v.name = "empty";
     int missed = 0;
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (o->filter && !strstr(tables[i].name, o->filter))

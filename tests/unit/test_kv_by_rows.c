@@ -130,7 +130,7 @@ static void lagkv(void **state)
     const struct colibri_kv_strategy *s = kv_strategy("lagkv");
     struct colibri_kv_config config = rows_config(60);
     enum { LAG = 10, SINKS = 3 };
-    const double params[] = {LAG, SINKS};
+    double params[] = {LAG, SINKS, 0};
     config.params = params;
     void *self = kv_open(s, &config);
     struct colibri_kv_view view = rows_view(&fake, N, 60);
@@ -177,6 +177,18 @@ static void lagkv(void **state)
     view.n_protected = 0;
     kv_ask(s, self, &view, keep);
     KV_KEPT(keep, N, 0, 1, 2, 118, 119);
+    s->destroy(self);
+    params[2] = 1; /* scores of a partition, not ranks: keys and values sum to 1 each */
+    fill(3);
+    self = kv_open(s, &config);
+    view.n_keep = 60;
+    s->score(self, &view, scores);
+    for (int part = 0; part < 10; part++) {
+        double sum = 0;
+        for (int i = 0; i < LAG; i++)
+            sum += (double)scores[SINKS + part * LAG + i];
+        assert_true(fabs(sum - 2) < 1e-5);
+    }
     s->destroy(self);
 }
 

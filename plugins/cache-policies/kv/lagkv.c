@@ -7,6 +7,8 @@
  * that of keys and values is added, and each partition keeps its best. The sinks, the last whole partition and what
  * follows it stay. Defaults: partitions of 128; 4 sinks as in NVIDIA's kvpress (the paper: 16).
  *
+ * Under `ada` heads can only differ with `cross` = 1: shares of a partition are the same everywhere.
+ *
  * The paper thins a partition once and never again, so its memory grows with the text. Here a budget holds, so all that
  * is kept is partitioned and ranked anew at each selection; and partitions are shorter where the budget does not cover
  * two of them, which always stay. */
@@ -16,15 +18,17 @@
 #include "colibri/kv_select.h"
 #include "colibri/numerics.h"
 
-enum { LAG, SINKS };
+enum { LAG, SINKS, CROSS };
 
 static const struct colibri_param params[] = {
     [LAG] = {"lag", 2, 65536, 128, 1, "positions of a partition, at most a quarter of the budget"},
     [SINKS] = {"sinks", 0, 65536, 4, 1, "first positions that always stay"},
+    [CROSS] = {"cross", 0, 1, 0, 1, "1: partitions compete by score; 0: each keeps the same share"},
 };
 
 struct lagkv {
     uint32_t lag, sinks, k_dim, v_dim;
+    int cross;
     float *row, *low, *high; /* [larger dim] */
     float *part;             /* [lag] */
 };
@@ -41,14 +45,17 @@ static void *create(const struct colibri_kv_config *config, char *why, size_t wh
         return NULL;
     }
     float *const scratch = (float *)(s + 1);
-    *s = (struct lagkv){lag,
-                        (uint32_t)colibri_kv_param(config, params, SINKS),
-                        config->head_dim,
-                        config->v_dim,
-                        scratch,
-                        scratch + dim,
-                        scratch + 2 * dim,
-                        scratch + 3 * dim};
+    *s = (struct lagkv){
+        .lag = lag,
+        .sinks = (uint32_t)colibri_kv_param(config, params, SINKS),
+        .k_dim = config->head_dim,
+        .v_dim = config->v_dim,
+        .cross = colibri_kv_param(config, params, CROSS) != 0,
+        .row = scratch,
+        .low = scratch + dim,
+        .high = scratch + 2 * dim,
+        .part = scratch + 3 * dim,
+    };
     return s;
 }
 
@@ -127,7 +134,8 @@ static void score(void *self, const struct colibri_kv_view *view, float *out)
     for (; lag > 1 && view->n - at >= 2 * lag; at += lag) {
         add_scores(s, view, view->read_k, s->k_dim, at, lag, out);
         add_scores(s, view, view->read_v, s->v_dim, at, lag, out);
-        rank_within(s, at, lag, out);
+        if (!s->cross)
+            rank_within(s, at, lag, out);
     }
     /* a budget too small for partitions: the last positions stay */
     const uint32_t last = at > first ? view->n - at : view->n_keep;

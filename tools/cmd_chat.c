@@ -171,15 +171,45 @@ static int read_line(chat *c, clb_buf *line, bool *end, clb_error *err)
     return rc;
 }
 
+/* With context-shift: the oldest turns leave the conversation, whole ones and never the system message, until the prompt takes
+ * no more than half of what the context has beside the protected start; so that this happens once in many turns. */
+static int make_room(chat *c, clb_tokens *ids, clb_error *err)
+{
+    const uint32_t ctx = c->engine->ctx, most = c->options.max_tokens;
+    const uint32_t room = most && most < ctx / 4 ? most : ctx / 4, start = clb_session_protected(c->session);
+    const size_t first = clb_args_has(c->args, "system") ? 1 : 0, before = ids->n, n = c->n;
+    if (!c->engine->context_shift || ids->n + room <= ctx)
+        return COLIBRI_OK;
+    const size_t goal = start < ctx ? start + (ctx - start) / 2 : ctx;
+    while (ids->n > goal && c->n > first + 1) { /* the newest message stays */
+        free((void *)(uintptr_t)c->messages[first].content);
+        free((void *)(uintptr_t)c->messages[first + 1].content);
+        memmove(c->messages + first, c->messages + first + 2, (c->n - first - 2) * sizeof *c->messages);
+        c->n -= 2;
+        ids->n = 0;
+        CLB_TRY(clb_chat_tokenize(c->format, c->engine->vocab, c->messages, c->n, 1, ids, err));
+    }
+    if (c->n < n)
+        fprintf(stderr, "(the context of %u tokens is full: forgot %zu earlier turn%s, %zu tokens)\n", ctx, (n - c->n) / 2,
+                (n - c->n) / 2 == 1 ? "" : "s",
+                before - ids->n);
+    return COLIBRI_OK;
+}
+
 static int answer(chat *c, const clb_buf *line, clb_error *err)
 {
-    const size_t before = c->n;
+    const char *system = clb_args_value(c->args, "system");
+    size_t added = 0;
     clb_tokens ids = {0};
     int rc = COLIBRI_OK;
     if (memchr(line->data, 0, line->n))
         CLB_GO(clb_fail(err, COLIBRI_E_USAGE, "the message contains a NUL byte: it must be text"));
     CLB_GO(add_message(c, "user", line->data, line->n, err));
+    added = 1;
     CLB_GO(clb_chat_tokenize(c->format, c->engine->vocab, c->messages, c->n, 1, &ids, err));
+    if (system)
+        CLB_GO(clb_protect_system(c->engine, c->session, c->format, system, &ids, err));
+    CLB_GO(make_room(c, &ids, err));
     clb_generation_free(&c->last);
     rc = clb_session_generate(c->session, ids.ids, ids.n, &c->options, &c->last, err);
     c->answered = rc == COLIBRI_OK;
@@ -189,13 +219,13 @@ static int answer(chat *c, const clb_buf *line, clb_error *err)
     CLB_GO(rc);
     CLB_GO(add_message(c, "assistant", c->last.text.data, c->last.text.n, err));
     if (c->last.finish == CLB_FINISH_CONTEXT)
-        fprintf(stderr, "(the context of %u tokens is full: /reset starts anew, --ctx makes it larger)\n",
+        fprintf(stderr, "(the context of %u tokens is full: /reset starts anew, --ctx makes it larger, --context-shift drops the oldest)\n",
                 c->engine->ctx);
     if (c->last.finish == CLB_FINISH_CANCELLED && c->tty)
         fputs("(stopped)\n", stderr);
 done:
     if (rc)
-        drop_messages(c, before); /* the turn did not happen */
+        drop_messages(c, c->n - added); /* the turn did not happen */
     clb_tokens_free(&ids);
     return rc;
 }

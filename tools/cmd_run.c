@@ -37,8 +37,9 @@ static int read_prompt(clb_args *args, clb_buf *prompt, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int tokenize_prompt(clb_args *args, const clb_engine *engine, const clb_buf *prompt, clb_tokens *ids,
-                           clb_error *err)
+/* Into the session goes only what of the prompt must stay. */
+static int tokenize_prompt(clb_args *args, const clb_engine *engine, clb_session *session, const clb_buf *prompt,
+                           clb_tokens *ids, clb_error *err)
 {
     const clb_chat_format *chat;
     CLB_TRY(clb_check_prompt_size(engine, prompt->n, err));
@@ -61,7 +62,9 @@ static int tokenize_prompt(clb_args *args, const clb_engine *engine, const clb_b
     if (system)
         messages[n++] = (clb_message){"system", system};
     messages[n++] = (clb_message){"user", prompt->data};
-    const int rc = clb_chat_tokenize(chat, engine->vocab, messages, n, 1, ids, err);
+    int rc = clb_chat_tokenize(chat, engine->vocab, messages, n, 1, ids, err);
+    if (!rc && system)
+        rc = clb_protect_system(engine, session, chat, system, ids, err);
     clb_chat_free(chat);
     return rc;
 }
@@ -101,8 +104,8 @@ static int run(clb_args *args, clb_error *err)
     int rc = COLIBRI_OK;
     CLB_GO(read_prompt(args, &prompt, err));
     CLB_GO(clb_open_engine(args, &engine, err));
-    CLB_GO(tokenize_prompt(args, engine, &prompt, &ids, err));
     CLB_GO(clb_session_create(engine, &session, err));
+    CLB_GO(tokenize_prompt(args, engine, session, &prompt, &ids, err));
     rc = clb_session_generate(session, ids.ids, ids.n, &options, &g, err);
     if (!json && g.text.n && g.text.data[g.text.n - 1] != '\n')
         putchar('\n');
@@ -110,10 +113,12 @@ static int run(clb_args *args, clb_error *err)
         goto done;
     if (json)
         CLB_GO(print_json(engine, session, &g, options.sampling.seed, err));
-    if (clb_args_has(args, "stats")) {
-        fflush(stdout);
+    fflush(stdout);
+    if (g.finish == CLB_FINISH_CONTEXT && !json)
+        fprintf(stderr, "(the context of %u tokens is full: --ctx makes it larger, --context-shift drops the oldest)\n",
+                engine->ctx);
+    if (clb_args_has(args, "stats"))
         clb_print_stats(stderr, engine, session, &g, options.sampling.seed);
-    }
     if (g.finish == CLB_FINISH_CANCELLED)
         rc = clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request after %zu tokens", g.tokens.n);
 done:

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kv_stats.h"
 #include "paths.h"
 #include "plan_stats.h"
 #include "store_stats.h"
@@ -99,6 +100,25 @@ int clb_check_prompt_size(const clb_engine *engine, size_t n, clb_error *err)
     return COLIBRI_OK;
 }
 
+int clb_protect_system(const clb_engine *engine, clb_session *session, const clb_chat_format *chat, const char *system,
+                       const clb_tokens *ids, clb_error *err)
+{
+    /* What two conversations have in common that differ from the user's first letter on. */
+    clb_tokens other[2] = {{0}};
+    int rc = COLIBRI_OK;
+    for (int i = 0; i < 2 && !rc; i++) {
+        const clb_message m[2] = {{"system", system}, {"user", i ? "b" : "A"}};
+        rc = clb_chat_tokenize(chat, engine->vocab, m, 2, 1, &other[i], err);
+    }
+    size_t n = 0;
+    while (!rc && n < ids->n && n < other[0].n && n < other[1].n && ids->ids[n] == other[0].ids[n] &&
+           ids->ids[n] == other[1].ids[n])
+        n++;
+    clb_tokens_free(&other[0]);
+    clb_tokens_free(&other[1]);
+    return rc ? rc : clb_session_protect(session, (uint32_t)n, err);
+}
+
 static double per_second(uint64_t n, uint64_t ns)
 {
     return ns ? (double)n * 1e9 / (double)ns : 0.0;
@@ -185,6 +205,7 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
             "kv        strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
             e->kv_choice.text, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
             (unsigned long long)kv.kept_max, (unsigned long long)kv.evicted_sum, clb_human_bytes(kv.bytes, d));
+    clb_kv_stats_print(f, e, session);
     if (s.bad_answers || kv.bad_answers)
         fprintf(f, "warning   answers replaced by the host: expert policy %llu, KV strategy %llu\n",
                 (unsigned long long)s.bad_answers, (unsigned long long)kv.bad_answers);
@@ -219,6 +240,7 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
                                   (json_int_t)kv.seen, "retained_min", (json_int_t)kv.kept_min, "retained_max",
                                   (json_int_t)kv.kept_max, "evicted", (json_int_t)kv.evicted_sum, "bytes",
                                   (json_int_t)kv.bytes, "bad_answers", (json_int_t)kv.bad_answers));
+    clb_kv_stats_json(json_object_get(out, "kv"), e, session);
     if (g)
         json_object_set_new(out, "timings",
                             json_pack("{s:f, s:f, s:f, s:f}", "prompt_seconds", (double)g->prompt_ns / 1e9,

@@ -45,6 +45,11 @@ int clb_read_input(const char *path, clb_buf *out, clb_error *err);
  * refused before tokenizing it takes time and memory. */
 int clb_check_prompt_size(const clb_engine *engine, size_t n, clb_error *err);
 
+/* The system prompt stays whatever the strategy or a context shift drops: the tokens that ids, a prompt of the chat format,
+ * begins with before the user's text. LIMIT if they leave nothing of the KV budget. */
+int clb_protect_system(const clb_engine *engine, clb_session *session, const clb_chat_format *chat, const char *system,
+                       const clb_tokens *ids, clb_error *err);
+
 /* Figures of a finished generation and of the engine. */
 void clb_print_stats(FILE *f, const clb_engine *engine, const clb_session *session, const clb_generation *g,
                      uint64_t seed);

@@ -64,6 +64,7 @@ typedef struct clb_engine {
     clb_kv_choice kv_choice; /* the configured strategy */
     uint32_t ctx;       /* tokens of a sequence whose strategy keeps all */
     uint32_t kv_budget; /* positions kept, or looked at, per layer and head */
+    bool context_shift; /* a full context drops its older half instead of ending the text */
     uint32_t batch;     /* rows per pass */
     uint64_t seed;      /* as configured, for policies and strategies */
     char *profile;      /* where the expert policy's profile is kept; NULL: nowhere */

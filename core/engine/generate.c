@@ -106,11 +106,17 @@ static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler,
         }
         if (out->tokens.n == o->max_tokens)
             return COLIBRI_OK;
-        if (!engine->kv_choice.traits.evicts && clb_session_n_tokens(s) >= engine->ctx) {
-            out->finish = CLB_FINISH_CONTEXT;
-            return COLIBRI_OK;
+        int rc = COLIBRI_OK;
+        if (clb_session_full(s)) {
+            if (engine->context_shift)
+                rc = clb_session_shift(s, err);
+            if (!engine->context_shift || rc == COLIBRI_E_LIMIT) { /* nothing can be dropped */
+                out->finish = CLB_FINISH_CONTEXT;
+                return COLIBRI_OK;
+            }
         }
-        const int rc = clb_session_append(s, token, err);
+        if (!rc)
+            rc = clb_session_append(s, token, err);
         if (rc == COLIBRI_E_CANCELLED) {
             out->finish = CLB_FINISH_CANCELLED;
             return COLIBRI_OK;

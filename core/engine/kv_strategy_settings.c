@@ -116,7 +116,14 @@ static int finish(reading *r, clb_kv_choice *out, clb_error *err)
 
 static int check_use(const clb_config *config, bool configured, const clb_kv_choice *c, clb_error *err)
 {
-    if (!configured || c->traits.evicts)
+    if (!configured)
+        return COLIBRI_OK;
+    if (c->traits.evicts && clb_config_bool(config, CLB_SET_kv_context_shift))
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "--context-shift does not apply: the KV strategy \"%s\" evicts, so a text may be longer than the "
+                        "context anyway",
+                        c->name);
+    if (c->traits.evicts)
         return COLIBRI_OK;
     if (c->budget && !c->picks_pages)
         return clb_fail(err, COLIBRI_E_USAGE,

@@ -8,6 +8,8 @@ struct clb_session {
     clb_kv_seq *kv;
     clb_tokens tokens;
     float *logits;
+    uint32_t n_system; /* protected first tokens */
+    clb_shifts shifts;
 };
 
 int clb_session_create(clb_engine *engine, clb_session **out, clb_error *err)
@@ -43,7 +45,26 @@ void clb_session_destroy(clb_session *s)
 void clb_session_reset(clb_session *s)
 {
     clb_kv_seq_reset(s->kv);
+    if (s->n_system)
+        clb_kv_seq_protect(s->kv, s->n_system, NULL); /* it was possible before */
     s->tokens.n = 0;
+}
+
+int clb_session_protect(clb_session *s, uint32_t n, clb_error *err)
+{
+    CLB_TRY(clb_kv_seq_protect(s->kv, n, err));
+    s->n_system = n;
+    return COLIBRI_OK;
+}
+
+uint32_t clb_session_protected(const clb_session *s)
+{
+    return s->n_system;
+}
+
+clb_shifts clb_session_shifts(const clb_session *s)
+{
+    return s->shifts;
 }
 
 clb_engine *clb_session_engine(clb_session *s)
@@ -69,6 +90,11 @@ const float *clb_session_logits(const clb_session *s)
 static bool keeps_all(const clb_session *s)
 {
     return !s->engine->kv_choice.traits.evicts;
+}
+
+bool clb_session_full(const clb_session *s)
+{
+    return keeps_all(s) && s->tokens.n >= s->engine->ctx;
 }
 
 /* Brings the session back to a common prefix of its tokens and ids; returns its length. The last token of ids is always
@@ -152,4 +178,32 @@ int clb_session_extend(clb_session *s, const uint32_t *ids, size_t n, clb_error 
 int clb_session_append(clb_session *s, uint32_t token, clb_error *err)
 {
     return run_chunk(s, &token, 1, COLIBRI_PHASE_DECODE, true, err);
+}
+
+int clb_session_shift(clb_session *s, clb_error *err)
+{
+    const uint32_t always = s->engine->kv_choice.n_protected;
+    const size_t n = s->tokens.n, asked = s->n_system > always ? s->n_system : always;
+    const size_t first = asked < n ? asked : n, keep = (n - first) / 2, drop = n - first - keep;
+    if (!keep)
+        return clb_fail(err, COLIBRI_E_LIMIT,
+                        "the context of %u tokens is full, and %zu of them are protected: there is nothing to drop (--ctx)",
+                        s->engine->ctx, first);
+    uint32_t *ids = malloc((first + keep) * sizeof *ids);
+    if (!ids)
+        return CLB_NOMEM(err, "a shift of the context");
+    memcpy(ids, s->tokens.ids, first * sizeof *ids);
+    memcpy(ids + first, s->tokens.ids + first + drop, keep * sizeof *ids);
+    if (!s->shifts.n)
+        clb_logf(s->engine->log, COLIBRI_LOG_WARN,
+                 "the context of %u tokens is full: dropped %zu tokens after the first %zu and went on (--context-shift; later "
+                 "shifts are only counted)",
+                 s->engine->ctx, drop, first);
+    const int rc = clb_session_feed(s, ids, first + keep, NULL, err);
+    free(ids);
+    if (rc) /* half of the text would be worse than none */
+        clb_session_reset(s);
+    else
+        s->shifts = (clb_shifts){s->shifts.n + 1, s->shifts.dropped + drop};
+    return rc;
 }

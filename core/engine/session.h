@@ -15,6 +15,21 @@ void clb_session_reset(clb_session *s);
 clb_engine *clb_session_engine(clb_session *s);
 const clb_kv_seq *clb_session_kv(const clb_session *s);
 size_t clb_session_n_tokens(const clb_session *s);
+/* The first n tokens of what is fed are the system prompt: no strategy drops them, no context shift either. Stays after a
+ * reset, until told otherwise. LIMIT if the KV budget leaves nothing beside them. */
+int clb_session_protect(clb_session *s, uint32_t n, clb_error *err);
+uint32_t clb_session_protected(const clb_session *s);
+/* With context-shift: drops the older half of the tokens behind the protected start (system prompt, kv-protect) and computes
+ * what is left again, so that the session is what a fresh one over the shorter text would be. LIMIT if nothing can be dropped. */
+int clb_session_shift(clb_session *s, clb_error *err);
+/* Shifts so far, and the tokens that they dropped. */
+typedef struct clb_shifts {
+    uint32_t n;
+    uint64_t dropped;
+} clb_shifts;
+clb_shifts clb_session_shifts(const clb_session *s);
+/* Another token needs a shift first. */
+bool clb_session_full(const clb_session *s);
 /* Logits after the last token fed; valid until the next call that feeds. */
 const float *clb_session_logits(const clb_session *s);
 
@@ -32,7 +47,7 @@ const char *clb_finish_name(enum clb_finish finish); /* "stop", "length", "conte
 
 typedef struct clb_generate_options {
     clb_sampler_params sampling;
-    uint32_t max_tokens;      /* 0: until the context is full; never, if the strategy evicts */
+    uint32_t max_tokens;      /* 0: until the context is full; never, if the strategy evicts or the context shifts */
     const char *const *stops; /* strings that end the text; not part of it */
     size_t n_stops;
     bool ignore_eog;

@@ -5,7 +5,7 @@
 
 #include "support/kv_rows.h"
 
-enum { LAYERS = 3, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, DIM = 16, PAGE = 16, ROWS = 40, MOST = 340 };
+enum { LAYERS = 3, KV_HEADS = 2, GROUP = 2, HEADS = KV_HEADS * GROUP, DIM = 16, PAGE = 16, ROWS = 40, MOST = 300 };
 
 static const float inv_freq[DIM / 2] = {1, 0.5f, 0.2f, 0.1f, 0.05f, 0.02f, 0.01f, 0.001f};
 static const clb_kv_layout layout = {

@@ -1,4 +1,4 @@
-/* The KV strategies that ship, in the cache that will run them: full, sliding-window, important-tokens. */
+/* Some KV strategies in detail in the cache that will run them: full, sliding-window, important-tokens. */
 #include "support.h"
 
 #include <math.h>
@@ -154,7 +154,7 @@ static void important_tokens(void **state)
     (void)state;
     enum { BUDGET = 80, SINKS = 4 };
     const uint32_t chunks[] = {400, 100, 37};
-    const double h2o[] = {SINKS, 0.5, 0};
+    const double h2o[] = {SINKS, 0.5, 0, 0.5};
     for (size_t c = 0; c < 2 * sizeof chunks / sizeof chunks[0]; c++) {
         clb_kv_cache *cache = open_cache();
         clb_kv_seq *seq = open_seq(cache, important, c % 2 ? h2o : NULL, BUDGET);
@@ -205,7 +205,7 @@ static void sum_or_mean(void **state)
 {
     (void)state;
     for (int mean = 0; mean < 2; mean++) {
-        const double params[] = {0, 0.2, mean}; /* budget 12: 2 recent, 10 by attention */
+        const double params[] = {0, 0.2, mean, 0.5}; /* budget 12: 2 recent, 10 by attention */
         clb_kv_cache *cache = open_cache();
         clb_kv_seq *seq = open_seq(cache, important, params, 12);
         uint32_t position[MOST];
@@ -232,7 +232,7 @@ static void extremes(void **state)
     (void)state;
     const double recent[] = {0, 0.01, 1};
     for (int i = 0; i < 3; i++) {
-        const double params[] = {3, recent[i], 0};
+        const double params[] = {3, recent[i], 0, 0.5};
         clb_kv_cache *cache = open_cache();
         clb_kv_seq *seq = open_seq(cache, important, params, 20);
         uint32_t position[MOST];
@@ -251,7 +251,7 @@ static void budgets_too_small(void **state)
     (void)state;
     const struct {
         const struct colibri_kv_strategy **strategy;
-        double params[3];
+        double params[4];
         uint32_t budget;
         bool fits;
     } cases[] = {

@@ -1,0 +1,147 @@
+#!/bin/bash
+# colibri compare --strategies: reports over a known grid agree with each other and with arithmetic done elsewhere; damaged
+# files; a grid that runs, stops and goes on.
+. "$(dirname "$0")/lib.sh"
+c=$COLIBRI
+command -v python3 >/dev/null || skip "python3 is needed to make and look into results"
+cd "$WORK" || exit 1
+
+# ---- a grid whose results are known ----
+python3 - >grid.jsonl <<'PY'
+import json, math, random
+random.seed(4)
+evil = '<b>&"x'
+settings = [("full", "")] + [(s, b) for s in ("sliding-window", "h2o", evil) for b in ("50%", "25%")]
+items = [(f"d{d}-{i}", str(d), d, None) for d in (200, 1000) for i in range(10)]
+needles = [(f"{l}-{d}", f"{l} tokens, {d}%", l, d) for l in (512, 1024) for d in (0, 50, 100)]
+texts = [(f"t{i}", "prose", None, None) for i in range(8)]
+tasks = [("recall", "recall.jsonl", items), ("passkey", "pass<key>", needles), ("text", "held.txt", texts)]
+print(json.dumps({"schema": "colibri-compare-kv/1", "record": "header", "date": "2026-01-01",
+    "decides": {"model": "m.gguf", "model_hash": "1", "arch": "x", "seed": 7, "chunk": 64, "see_question": False},
+    "machine": {"cpu": "C", "threads": 1, "version": "0"},
+    "strategies": [{"strategy": s, "budget": b, "positions": "", "code": ""} for s, b in settings],
+    "tasks": [{"kind": k, "name": n, "path": n, "hash": "h", "items": [
+        {"id": i, "group": g, "length": l, "depth": d} for i, g, l, d in its]} for k, n, its in tasks]}))
+for k, n, its in tasks:
+    for i, g, l, d in its:
+        base = random.random()
+        for s, b in settings:
+            share = float(b[:-1]) / 100 if b else 1
+            good = {"full": 1, "h2o": .9, "sliding-window": .5, evil: .1}[s]
+            v = {"retained": 100 * share, "kv_bytes": 10 * share, "kv_bytes_peak": 12 * share,
+                 "decode_tokens_per_second": 100 / share, "prompt_tokens_per_second": 400, "attention_ms": share}
+            if k == "text":
+                v.update(perplexity=math.exp(2 + base + (1 - good) * (1.5 - share) + .01 * random.random()), kl_mean=1 - good,
+                         kl_p99=2, kl_median=.1, kl_max=3, same_top=100 * good)
+            else:
+                v.update(exact_match=100.0 * (random.random() < good), token_accuracy=100 * good)
+            print(json.dumps({"record": "result", "strategy": s, "budget": b, "positions": "", "task": n, "item": i, "values": v}))
+print(json.dumps({"record": "raster", "strategy": "h2o", "budget": "25%", "positions": "", "task": "recall.jsonl", "item": "d1000-0",
+    "positions_shown": 100, "rows": [{"seen": 50, "share": "zz09..." }, {"seen": 100, "share": "z0009zz"}]}))
+PY
+run 0 "$c" compare --from grid.jsonl && out "sliding-window" && out "would have shown" && out "minus full" && out "238 of 238 results"
+
+run 0 "$c" compare --from grid.jsonl --markdown && out '| strategy | budget |' && out '\<b\>&"x'
+run 0 "$c" compare --from grid.jsonl --json --html page.html
+cp "$WORK/out" all.json
+python3 - <<'PY' || fail "the JSON does not follow from the results"
+import json, math
+lines = [json.loads(l) for l in open("grid.jsonl")]
+d = json.load(open("all.json"))
+values = {}
+for r in lines[1:]:
+    if r["record"] == "result":
+        values.setdefault((r["strategy"], r["budget"], r["task"]), {})[r["item"]] = r["values"]
+assert d["schema"] == "colibri-compare-kv/1" and d["results"] == 7 * 34 and d["baseline"] == "full"
+assert len(d["cells"]) == 7 * 3
+for c in d["cells"]:
+    v = values[c["strategy"], c["budget"], c["task"]]
+    full = values["full", "", c["task"]]
+    m = c["metrics"][c["main_metric"]]
+    log = c["main_metric"] == "perplexity"
+    x = [i[c["main_metric"]] for i in v.values()]
+    mean = math.exp(sum(map(math.log, x)) / len(x)) if log else sum(x) / len(x)
+    assert abs(m["value"] - mean) < 1e-9 * (1 + mean), (m, mean)
+    assert m["n"] == len(x) and m["low"] <= m["value"] <= m["high"]
+    if c["strategy"] == "full":
+        assert "against_baseline" not in m
+        continue
+    a = m["against_baseline"]
+    y = [full[i][c["main_metric"]] for i in v]
+    change = math.exp(sum(math.log(p / q) for p, q in zip(x, y)) / len(x)) if log else sum(p - q for p, q in zip(x, y)) / len(x)
+    assert abs(a["change"] - change) < 1e-9 * (1 + abs(change)), (a, change)
+    assert a["low"] - 1e-12 <= a["change"] <= a["high"] + 1e-12 and a["p"] <= a["p_holm"] <= 1 and a["n"] == len(x)
+    kept = c["metrics"]["retained"]
+    assert kept["value"] == float(c["budget"][:-1]) and kept["against_baseline"]["verdict"] == "tie"
+    g = {x["group"]: x["result"] for x in c["groups"]}
+    if c["task"] == "recall.jsonl":
+        assert list(g) == ["200", "1000"] and all(r["n"] == 10 for r in g.values())
+        assert abs(sum(r["value"] for r in g.values()) / 2 - mean) < 1e-9
+by = {(c["strategy"], c["budget"], c["task"]): c["metrics"] for c in d["cells"]}
+evil = '<b>&"x'
+assert by[evil, "25%", "held.txt"]["perplexity"]["against_baseline"]["verdict"] == "loss"
+assert by[evil, "25%", "recall.jsonl"]["exact_match"]["against_baseline"]["claim"]
+assert by["h2o", "25%", "recall.jsonl"]["decode_tokens_per_second"]["against_baseline"]["verdict"] == "win"
+# each pair of strategies once per task and budget
+assert len(d["pairs"]) == 3 * 2 * 3 and {p["budget"] for p in d["pairs"]} == {"50%", "25%"}
+PY
+python3 - <<'PY' || fail "the page is not what it should be"
+import re, xml.dom.minidom
+text = open("page.html").read()
+svg, tables = re.findall(r"<svg.*?</svg>", text, re.S), re.findall(r"<table.*?</table>", text, re.S)
+for x in svg + tables:
+    xml.dom.minidom.parseString(x)
+assert len(svg) >= 25 and len(tables) >= 3 * 2 + 3 * 2, (len(svg), len(tables))
+assert not re.search(r"https?:|<link|<img|url\(|@import|src=", text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
+body = text[text.index("<body>"):]
+assert not re.search(r"\b(nan|inf)\b", body), re.search(r".{40}\b(nan|inf)\b", body)
+assert "<b>&\"x" not in text and "&lt;b&gt;&amp;&quot;x" in text and "pass<key>" not in text
+assert text.count("tokens read") == 1 and "Where the needle is found" in text and "by distance" in text
+PY
+refuse 2 "page.html" "$c" compare --from grid.jsonl --html page.html
+run 0 "$c" compare --from grid.jsonl --html page.html --force
+# Another baseline; the order in which results came does not matter, nor does reading the same file twice.
+run 0 "$c" compare --from grid.jsonl --baseline h2o --json
+python3 -c 'import json, sys
+d = json.load(open(sys.argv[1]))
+c = {(c["strategy"], c["budget"], c["task"]): c["metrics"] for c in d["cells"]}
+x = c["sliding-window", "25%", "recall.jsonl"]["exact_match"]
+assert x["against_baseline"]["change"] == x["value"] - c["h2o", "25%", "recall.jsonl"]["exact_match"]["value"]
+assert "against_baseline" not in c["h2o", "25%", "recall.jsonl"]["exact_match"]' "$WORK/out" || fail "another baseline"
+{ head -1 grid.jsonl; tail -n +2 grid.jsonl | tac; } >reversed.jsonl
+run 0 "$c" compare --from reversed.jsonl --from grid.jsonl --json
+python3 -c 'import json, sys
+a, b = (json.load(open(f)) for f in sys.argv[1:])
+assert a["cells"] == b["cells"] and a["pairs"] == b["pairs"] and b["parts"] == 2' all.json "$WORK/out" ||
+    fail "the order of results decides what they say"
+
+# ---- files that are damaged, of something else, or of another run ----
+head -c -30 grid.jsonl >torn.jsonl
+run 0 "$c" compare --from torn.jsonl && err "is not complete and left out"
+refuse 2 "h2p is not among the strategies; did you mean h2o?" "$c" compare --from grid.jsonl --baseline h2p
+refuse 2 "--budgets does not go with it" "$c" compare --from grid.jsonl --budgets 50%
+refuse 2 "--rounds belongs to comparisons of two settings" "$c" compare --from grid.jsonl --rounds 2
+refuse 2 "--budgets belongs to comparisons of KV strategies" "$c" compare -m x --b y --budgets 50%
+bad() { # bad TEXT < file: what is wrong is named
+    cat >bad.jsonl
+    refuse 5 "$1" "$c" compare --from bad.jsonl
+}
+head -1 grid.jsonl | sed 's/compare-kv.1/compare-kv\/9/' | bad 'schema "colibri-compare-kv/9"'
+tail -1 grid.jsonl | bad "the first line is no header"
+bad "is empty" </dev/null
+{ head -1 grid.jsonl; echo '{"record": "result", "strategy": "h2o"'; } | bad "line 2"
+{ head -1 grid.jsonl; echo '{"record": "result", "strategy": "h3o", "budget": "25%", "task": "held.txt", "item": "t0"}'; } |
+    bad 'no header names strategy h3o at "25%"'
+{ head -1 grid.jsonl; echo '{"record": "result", "strategy": "h2o", "positions": "", "budget": "25%", "task": "held.txt", "item": "t9"}'; } |
+    bad "no header names item t9"
+{ head -1 grid.jsonl; tail -1 grid.jsonl | sed 's/zz09/zz0/'; } | bad "do not fit together"
+{ head -1 grid.jsonl; tail -1 grid.jsonl | sed 's/zz09/zz0!/'; } | bad "unknown levels"
+{ head -1 grid.jsonl; echo '[1]'; } | bad 'unknown record ""'
+head -1 grid.jsonl | sed 's/"model_hash": "1"/"model_hash": "2"/' >other.jsonl
+refuse 2 'its model_hash is "1", not "2"' "$c" compare --from grid.jsonl --from other.jsonl
+head -1 grid.jsonl | sed 's/"cpu": "C"/"cpu": "D"/' >other.jsonl
+run 0 "$c" compare --from grid.jsonl --from other.jsonl && out "do not compare their speeds"
+head -1 grid.jsonl >none.jsonl
+refuse 2 "there are no results to report" "$c" compare --from none.jsonl
+
+finish

@@ -276,6 +276,7 @@ static json_t *component_json(const clb_component_view *c)
         json_object_set_new(o, "rank", json_integer(v->rank));
         json_object_set_new(o, "max_ulp", json_integer(v->max_ulp));
         json_object_set_new(o, "operations", members);
+        json_object_set_new(o, "attention_takes", json_integer(v->attention_takes));
     }
     const struct colibri_param *params;
     uint32_t n;
@@ -320,6 +321,9 @@ static void component_text(const clb_component_view *c)
             if (code)
                 printf(" %s", clb_vecop_members[i].name);
         }
+        char takes[64];
+        if (v->attention_takes)
+            printf("; keys and values also in %s", clb_attention_takes_text(v->attention_takes, takes));
         putchar(')');
     }
     if (c->unfit)

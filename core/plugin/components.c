@@ -255,6 +255,8 @@ static int check_vecops(const struct colibri_vecops *v, clb_error *err)
             return BAD("%s points to no code", clb_vecop_members[i].name);
         offered += code != NULL;
     }
+    if (v->attention_takes && !v->attention)
+        return BAD("attention_takes is 0x%x, but it has no attention", v->attention_takes);
     return offered ? COLIBRI_OK : BAD("it offers no operation");
 }
 

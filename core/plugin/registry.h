@@ -79,6 +79,11 @@ void clb_registry_kernels(clb_registry *reg, const struct colibri_format *format
 /* Complete table: the scalar reference of core/ops, each member replaced by the best plugin's. Owned by the
  * registry. */
 const struct colibri_vecops *clb_registry_vecops(clb_registry *reg);
+/* The same table, with an attention that takes all of these COLIBRI_ATTN_TAKES_*: the best that does, with a warning if
+ * that is not the best one there is. Before any use of the table by other threads. [engine-thread] */
+const struct colibri_vecops *clb_registry_attention_for(clb_registry *reg, uint32_t takes);
+/* "q8_0, q4_0", for messages. Returns out. */
+const char *clb_attention_takes_text(uint32_t takes, char out[64]);
 
 /* By component name ("lru") or plugin id. Error NOT_FOUND names the nearest and lists all. */
 const struct colibri_expert_policy *clb_registry_expert_policy(clb_registry *reg, const char *name, clb_error *err);

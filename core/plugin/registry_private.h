@@ -58,6 +58,7 @@ struct clb_registry {
     clb_use *uses;
     size_t n_uses;
     struct colibri_vecops *vecops; /* merged; NULL until asked for */
+    uint32_t attention_takes;      /* what was asked of its attention: all calls together */
     bool prefer_checked;
     struct clb_measure *measure; /* NULL: select = rank */
 };
@@ -97,6 +98,7 @@ typedef struct clb_want {
     const char *act;    /* MATMUL */
     uint32_t n_x;       /* MATMUL */
     const clb_vecop_member *member; /* VECOPS: this operation must be offered */
+    uint32_t attention_takes;       /* VECOPS: COLIBRI_ATTN_TAKES_* that its attention must have */
 } clb_want;
 
 /* The best component, NULL if none. Every candidate and comparison goes into trace (may be NULL). */
@@ -104,6 +106,11 @@ clb_component *clb_select(clb_registry *reg, const clb_want *want, clb_verdict *
 /* The best matmul component and the exact ones that only rank, or a later rule, puts behind it, in this order, at most
  * cap. Only the best one if it is lossy. */
 uint32_t clb_select_rivals(clb_registry *reg, const clb_want *want, clb_component **out, uint32_t cap);
+/* Remembers who serves what (for reports; c == NULL: the reference), and says so once if it is only the linked-in copy.
+ * Of vector operations, which have one server each, the last one counts. */
+void clb_note_use(clb_registry *reg, const char *kind, const char *what, const clb_component *c);
+/* A prefer entry that matches nothing is likely misspelt. Component names are known only once kernels are loaded. */
+void clb_check_prefer(clb_registry *reg);
 /* What clb_registry_kernels and `why` ask for: a product in the format's layout with n_x activation rows. */
 clb_want clb_want_matmul(const struct colibri_format *format, uint32_t n_x);
 /* The smallest n_x that is sure to be served by a class's kernel: what min_x is compared with. */

@@ -36,6 +36,14 @@ static const char *unfit(const clb_component *c, const clb_want *w, char why[160
 {
     if (c->unfit)
         return c->unfit;
+    if (c->iface == CLB_IFACE_VECOPS) {
+        const uint32_t lacks = w->attention_takes & ~((const struct colibri_vecops *)c->table)->attention_takes;
+        if (!lacks)
+            return NULL;
+        char names[64];
+        snprintf(why, 160, "its attention does not take %s", clb_attention_takes_text(lacks, names));
+        return why;
+    }
     if (c->iface != CLB_IFACE_MATMUL)
         return NULL;
     const struct colibri_matmul *const m = c->table;
@@ -186,13 +194,17 @@ static size_t component_index(const clb_registry *reg, const clb_component *c)
     return SIZE_MAX;
 }
 
-/* Remembers who serves what (for reports), and says so once if it is only the linked-in copy. */
-static void note_use(clb_registry *reg, const char *kind, const char *what, const clb_component *c)
+void clb_note_use(clb_registry *reg, const char *kind, const char *what, const clb_component *c)
 {
     const size_t index = component_index(reg, c);
     for (size_t i = 0; i < reg->n_uses; i++)
         if (reg->uses[i].component == index && !strcmp(reg->uses[i].kind, kind) && !strcmp(reg->uses[i].what, what))
             return;
+    for (size_t i = 0; i < reg->n_uses; i++)
+        if (!strcmp(kind, "vecops") && !strcmp(reg->uses[i].kind, kind) && !strcmp(reg->uses[i].what, what)) {
+            reg->uses[i].component = index;
+            return;
+        }
     clb_use *const uses = realloc(reg->uses, (reg->n_uses + 1) * sizeof *uses);
     if (!uses)
         return; /* a report loses a line */
@@ -225,8 +237,7 @@ void clb_registry_uses(const clb_registry *reg, clb_registry_use_fn fn, void *ct
 
 /* ---- formats and kernels ---------------------------------------------------------------------------------- */
 
-/* A prefer entry that matches nothing is likely misspelt. Component names are known only once kernels are loaded. */
-static void check_prefer(clb_registry *reg)
+void clb_check_prefer(clb_registry *reg)
 {
     if (reg->prefer_checked)
         return;
@@ -266,7 +277,7 @@ const struct colibri_format *clb_registry_format(clb_registry *reg, uint32_t ggu
     const clb_component *const c =
         clb_select(reg, &(clb_want){.iface = CLB_IFACE_FORMAT, .by_type = true, .gguf_type = gguf_type}, NULL);
     if (c) {
-        note_use(reg, "format", c->name, c);
+        clb_note_use(reg, "format", c->name, c);
         return c->table;
     }
     char number[32];
@@ -280,7 +291,7 @@ const struct colibri_format *clb_registry_format_named(clb_registry *reg, const 
     clb_registry_load_kinds(reg, COLIBRI_KIND_FORMAT);
     const clb_component *const c = clb_select(reg, &(clb_want){.iface = CLB_IFACE_FORMAT, .name = name}, NULL);
     if (c) {
-        note_use(reg, "format", c->name, c);
+        clb_note_use(reg, "format", c->name, c);
         return c->table;
     }
     format_missing(reg, name, err);
@@ -290,10 +301,10 @@ const struct colibri_format *clb_registry_format_named(clb_registry *reg, const 
 const struct colibri_matmul *clb_registry_matmul(clb_registry *reg, const struct colibri_format *format, uint32_t n_x)
 {
     clb_registry_load_kinds(reg, COLIBRI_KIND_KERNEL);
-    check_prefer(reg);
+    clb_check_prefer(reg);
     const clb_want want = clb_want_matmul(format, n_x);
     const clb_component *const c = clb_select(reg, &want, NULL);
-    note_use(reg, "kernel", format->name, c);
+    clb_note_use(reg, "kernel", format->name, c);
     return c ? c->table : NULL;
 }
 
@@ -302,43 +313,16 @@ void clb_registry_kernels(clb_registry *reg, const struct colibri_format *format
 {
     clb_component *chosen[CLB_X_CLASSES];
     clb_registry_load_kinds(reg, COLIBRI_KIND_KERNEL);
-    check_prefer(reg);
+    clb_check_prefer(reg);
     if (reg->measure)
         clb_measure_decide(reg, format, n_rows, n_cols, chosen);
     for (unsigned c = 0; c < CLB_X_CLASSES; c++) {
         const clb_want want = clb_want_matmul(format, clb_x_class_rows(c));
         if (!reg->measure)
             chosen[c] = clb_select(reg, &want, NULL);
-        note_use(reg, "kernel", format->name, chosen[c]);
+        clb_note_use(reg, "kernel", format->name, chosen[c]);
         out[c] = chosen[c] ? chosen[c]->table : NULL;
     }
-}
-
-const struct colibri_vecops *clb_registry_vecops(clb_registry *reg)
-{
-    if (reg->vecops)
-        return reg->vecops;
-    const struct colibri_vecops *const reference = clb_vecops_reference();
-    struct colibri_vecops *const merged = malloc(sizeof *merged);
-    if (!merged)
-        return reference;
-    *merged = *reference;
-    merged->name = "merged";
-    clb_registry_load_kinds(reg, COLIBRI_KIND_KERNEL);
-    check_prefer(reg);
-    for (size_t i = 0; i < clb_n_vecop_members; i++) {
-        const clb_vecop_member *const m = &clb_vecop_members[i];
-        const clb_component *const c = clb_select(reg, &(clb_want){.iface = CLB_IFACE_VECOPS, .member = m}, NULL);
-        note_use(reg, "vecops", m->name, c);
-        if (!c)
-            continue;
-        const void *const code = clb_vecop_code(c->table, m);
-        memcpy((char *)merged + m->offset, &code, sizeof code);
-        if (c->max_ulp > merged->max_ulp)
-            merged->max_ulp = c->max_ulp;
-    }
-    reg->vecops = merged;
-    return merged;
 }
 
 /* ---- policies, predictors, strategies: by name ------------------------------------------------------------ */
@@ -399,7 +383,7 @@ static const void *named(clb_registry *reg, enum clb_iface iface, const char *na
         named_missing(reg, iface, name, err);
         return NULL;
     }
-    note_use(reg, clb_iface_get(iface)->name, c->name, c);
+    clb_note_use(reg, clb_iface_get(iface)->name, c->name, c);
     return c->table;
 }
 

@@ -48,7 +48,8 @@ static void rounding_keys(const struct colibri_attention_args *a)
             (const struct colibri_q8_0 *)a->k_pages[i / a->page_tokens] + (size_t)(i % a->page_tokens) * blocks;
         pages[i / a->page_tokens] = rows + (size_t)(i - i % a->page_tokens) * a->k_dim;
         for (uint32_t d = 0; d < a->k_dim; d++)
-            rows[(size_t)i * a->k_dim + d] = colibri_f32_f16(colibri_f16_f32(k[d / 32].d) * (float)k[d / 32].qs[d % 32]);
+            rows[(size_t)i * a->k_dim + d] =
+                colibri_f32_f16(colibri_f16_f32(k[d / 32].d) * (float)k[d / 32].qs[d % 32]);
     }
     b.k_type = COLIBRI_TYPE_F16;
     b.k_pages = pages;

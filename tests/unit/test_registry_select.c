@@ -83,6 +83,60 @@ static void test_vecops_merge(void **state)
     fixture_end(&f);
 }
 
+static void count_attention(void *ctx, const char *kind, const char *what, const char *component, const char *plugin_id,
+                            const char *path)
+{
+    (void)plugin_id;
+    (void)path;
+    const char **const seen = ctx;
+    if (!strcmp(kind, "vecops") && !strcmp(what, "attention"))
+        *seen = *seen ? "two lines" : component;
+}
+
+/* What the attention that the table now has is: the mark that it leaves, the component that reports name. */
+static void assert_attention(fixture *f, uint32_t takes, float mark, const char *name)
+{
+    const struct colibri_vecops *const v = clb_registry_vecops(f->reg);
+    assert_int_equal(v->attention_takes, takes);
+    float out[1] = {0};
+    v->attention(&(struct colibri_attention_args){.struct_size = sizeof(struct colibri_attention_args), .out = out});
+    assert_float_equal(out[0], mark, 0);
+    const char *seen = NULL;
+    clb_registry_uses(f->reg, count_attention, &seen);
+    assert_string_equal(seen, name);
+}
+
+static void test_attention_takes(void **state)
+{
+    (void)state;
+    const uint32_t q8 = COLIBRI_ATTN_TAKES_Q8_0, q4 = COLIBRI_ATTN_TAKES_Q4_0, recent = COLIBRI_ATTN_TAKES_RECENT;
+    fixture f;
+    fixture_begin(&f);
+    fixture_install(&f, "attention", NULL);
+    fixture_open(&f);
+    assert_ptr_equal(clb_registry_attention_for(f.reg, 0), clb_registry_vecops(f.reg));
+    assert_attention(&f, 0, 1.0f, "attend.floats");
+    assert_true(test_contains(f.log_text, "vecops 3 skipped: attention_takes is 0x2, but it has no attention"));
+    assert_false(test_contains(f.log_text, "does not take"));
+
+    const struct colibri_vecops *const v = clb_registry_attention_for(f.reg, q8);
+    assert_ptr_equal(v, clb_registry_vecops(f.reg)); /* whoever has the table has the new attention, too */
+    assert_attention(&f, q8, 2.0f, "attend.q8");
+    assert_true(test_contains(f.log_text, "the attention of attend.floats does not take q8_0: using attend.q8"));
+    f.log_text[0] = '\0';
+    clb_registry_attention_for(f.reg, q8);
+    assert_false(test_contains(f.log_text, "does not take"));
+    clb_registry_attention_for(f.reg, recent); /* and still q8_0 */
+    assert_attention(&f, q8 | recent, 3.0f, "attend.recent");
+
+    /* None has everything: the reference. */
+    clb_registry_attention_for(f.reg, q4 | recent);
+    assert_true(test_contains(f.log_text, "does not take q4_0: using the scalar reference"));
+    assert_ptr_equal((const void *)(uintptr_t)v->attention, (const void *)(uintptr_t)clb_vecops_reference()->attention);
+    assert_int_equal(v->attention_takes, q8 | q4 | recent);
+    fixture_end(&f);
+}
+
 static void test_formats_of_plugins(void **state)
 {
     (void)state;
@@ -278,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_selection_order),
         cmocka_unit_test(test_vecops_merge),
+        cmocka_unit_test(test_attention_takes),
         cmocka_unit_test(test_formats_of_plugins),
         cmocka_unit_test(test_linked_in_copy_fills_in),
         cmocka_unit_test(test_named_policies),

@@ -1,0 +1,63 @@
+/* One item under one KV strategy: what it answers, how far its logits are from those of the full cache, what it keeps
+ * and costs.
+ *
+ * A trial runs in an own sequence from empty. A prompt is read in pieces, so that a strategy has to choose before it
+ * sees what will be asked. [engine-thread] */
+#ifndef CLB_ENGINE_KV_TRIAL_H
+#define CLB_ENGINE_KV_TRIAL_H
+
+#include <stdio.h>
+
+#include "engine/engine.h"
+
+typedef struct clb_kv_trial_input {
+    const clb_kv_choice *choice;
+    uint32_t budget; /* positions per (layer, head); 0: all */
+    const uint32_t *ids;
+    uint32_t n;                         /* prompt tokens; of a text: all */
+    uint32_t chunk;                     /* tokens of a pass, at most the engine's batch */
+    const struct clb_kv_future *future; /* may be NULL */
+
+    /* Prompts with an answer: greedy, and right if every token of it is the most probable one. */
+    const uint32_t *answer;
+    uint32_t n_answer;
+    /* Prompts whose answer is looked for in what is generated: so many tokens, into `generated`. */
+    uint32_t n_generate;
+
+    /* Texts: rows from `scored` on are scored on the token after them; their logits are written to `reference_out`, or
+     * compared with what an earlier trial over the same text has written, read from `reference_in`. Both at their
+     * start. */
+    bool text;
+    uint32_t scored;
+    FILE *reference_out, *reference_in;
+
+    /* After each pass; may be NULL. A status other than OK ends the trial. */
+    int (*look)(void *ctx, const clb_kv_seq *kv, uint32_t n_seen, clb_error *err);
+    void *ctx;
+} clb_kv_trial_input;
+
+typedef struct clb_kv_trial {
+    uint32_t n_right;     /* tokens of the answer */
+    clb_tokens generated; /* of n_generate */
+    /* Of a text. */
+    uint32_t n_scored;
+    double nll_sum; /* nats */
+    /* Against the reference: n_compared rows. kl: sorted. */
+    uint32_t n_compared, n_same_top;
+    double *kl;
+    double delta_p_squares; /* of the probability of the token that follows */
+    /* What it kept and cost. */
+    double retained; /* share of the positions seen, over all layers and heads, at the end */
+    uint64_t bytes, peak_bytes;
+    uint64_t prefill_ns, decode_ns; /* of a text: with the scoring of its logits */
+    uint32_t n_prefill, n_decode;   /* tokens */
+    uint64_t attention_ns;          /* while generating; of items that generate nothing: all of it */
+    uint32_t attention_tokens;      /* in that time */
+    uint64_t bad_answers;           /* of the strategy, replaced by the host */
+} clb_kv_trial;
+
+/* Free with clb_kv_trial_free, also after an error. LIMIT if the item does not fit the context. */
+int clb_kv_trial_run(clb_engine *engine, const clb_kv_trial_input *in, clb_kv_trial *out, clb_error *err);
+void clb_kv_trial_free(clb_kv_trial *t);
+
+#endif

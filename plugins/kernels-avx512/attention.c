@@ -54,9 +54,13 @@ static uint32_t segments_of(uint32_t n)
     return (n + SEGMENT - 1) / SEGMENT;
 }
 
-static size_t elem_bytes(uint32_t type)
+/* Bytes of n elements: of a row, or of what precedes a line of it (for blocks a multiple of 32). */
+INLINE size_t bytes_of(const uint32_t type, size_t n)
 {
-    return type == COLIBRI_TYPE_F32 ? 4 : 2;
+    return type == COLIBRI_TYPE_F32    ? 4 * n
+           : type == COLIBRI_TYPE_Q8_0 ? n / 32 * sizeof(struct colibri_q8_0)
+           : type == COLIBRI_TYPE_Q4_0 ? n / 32 * sizeof(struct colibri_q4_0)
+                                       : 2 * n;
 }
 
 /* Positions of the segment from `begin` on that query t sees, `most` at most. */
@@ -65,34 +69,81 @@ static uint32_t visible(const struct queries *b, uint32_t t, uint32_t begin, uin
     return b->seen[t] <= begin ? 0 : least(b->seen[t] - begin, most);
 }
 
-/* Addresses of positions [begin, begin + n), and the last one again up to a whole KEYS. */
-static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row_bytes, uint32_t begin, uint32_t n,
-                      const void **row)
+/* row[i] = address of the i-th position of a segment, i in [from, n): page 0 holds the positions from `first` of the
+ * segment on, which may be negative. */
+static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row_bytes, int64_t first, uint32_t from,
+                      uint32_t n, const void **row)
 {
-    uint32_t page = begin / page_tokens, at = begin % page_tokens;
-    for (uint32_t i = 0; i < n; i++) {
+    const uint32_t at0 = (uint32_t)((int64_t)from - first);
+    uint32_t page = at0 / page_tokens, at = at0 % page_tokens;
+    for (uint32_t i = from; i < n; i++) {
         row[i] = (const char *)pages[page] + at * row_bytes;
         if (++at == page_tokens) {
             at = 0;
             page++;
         }
     }
-    for (uint32_t i = n; i % KEYS; i++)
-        row[i] = row[n - 1];
+}
+
+/* The positions of a segment that share a type; the last ones may come from the recent pages. */
+struct run {
+    uint32_t from, n; /* [from, n) */
+    uint32_t type;
+};
+
+/* Keys or values of the n positions of the segment that begins at `begin`: addresses, and one or two runs, returned. */
+static int find_runs(const struct colibri_attention_args *a, const int keys, uint32_t begin, uint32_t n,
+                     const void **row, struct run *run)
+{
+    const uint32_t dim = keys ? a->k_dim : a->v_dim, type = keys ? a->k_type : a->v_type;
+    const void *const *const recent = !COLIBRI_HAS(a, recent_begin) ? NULL : keys ? a->k_recent : a->v_recent;
+    const uint32_t old = !recent ? n : a->recent_begin <= begin ? 0 : least(a->recent_begin - begin, n);
+    int runs = 0;
+    if (old) {
+        find_rows(keys ? a->k_pages : a->v_pages, a->page_tokens, bytes_of(type, dim), -(int64_t)begin, 0, old, row);
+        run[runs++] = (struct run){0, old, type};
+    }
+    if (old < n) {
+        find_rows(recent, a->page_tokens, bytes_of(COLIBRI_TYPE_F16, dim), (int64_t)a->recent_first - begin, old, n,
+                  row);
+        run[runs++] = (struct run){old, n, COLIBRI_TYPE_F16};
+    }
+    return runs;
 }
 
 /* `dims` (rounded up to whole lines, zeros behind the `left` that exist) of n rows from dimension d on. */
-static void widen(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, uint32_t type, float *to)
+INLINE void widen_type(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, float *to,
+                       const uint32_t type)
 {
     const __mmask16 tail = first16(left % 16 ? left % 16 : 16);
     for (uint32_t i = 0; i < n; i++, to += dims) {
         size_t k = 0;
+        for (; is_block_type(type) && k < left; k += 32) {
+            _mm512_store_ps(to + k, load_row(row[i], d + k, type));
+            _mm512_store_ps(to + k + 16, load_row(row[i], d + k + 16, type));
+        }
         for (; k + 16 <= left; k += 16)
-            _mm512_store_ps(to + k, type == COLIBRI_TYPE_F32 ? load_row(row[i], d + k, COLIBRI_TYPE_F32)
-                                                             : load_row(row[i], d + k, COLIBRI_TYPE_F16));
+            _mm512_store_ps(to + k, load_row(row[i], d + k, type));
         if (k < left)
-            _mm512_store_ps(to + k, type == COLIBRI_TYPE_F32 ? load_row_tail(row[i], d + k, COLIBRI_TYPE_F32, tail)
-                                                             : load_row_tail(row[i], d + k, COLIBRI_TYPE_F16, tail));
+            _mm512_store_ps(to + k, load_row_tail(row[i], d + k, type, tail));
+    }
+}
+
+static void widen(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, uint32_t type, float *to)
+{
+    switch (type) {
+    case COLIBRI_TYPE_F32:
+        widen_type(row, n, d, left, dims, to, COLIBRI_TYPE_F32);
+        break;
+    case COLIBRI_TYPE_Q8_0:
+        widen_type(row, n, d, left, dims, to, COLIBRI_TYPE_Q8_0);
+        break;
+    case COLIBRI_TYPE_Q4_0:
+        widen_type(row, n, d, left, dims, to, COLIBRI_TYPE_Q4_0);
+        break;
+    default:
+        widen_type(row, n, d, left, dims, to, COLIBRI_TYPE_F16);
+        break;
     }
 }
 
@@ -209,25 +260,62 @@ INLINE void score_keys(const struct queries *b, uint32_t begin, uint32_t i, cons
     }
 }
 
-NOINLINE void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
+/* The run's keys; k[0] is the segment's first, and the addresses of whole KEYS around the run are there. */
+NOINLINE void score_run(const struct queries *b, uint32_t begin, const struct run *run, const void *const *k)
 {
     const struct colibri_attention_args *const a = b->a;
     const size_t dims = ((size_t)a->k_dim + 15) & ~(size_t)15;
-    const uint32_t step = step_of(dims);
+    const uint32_t step = step_of(dims), from = run->from & ~(KEYS - 1);
     if (b->n >= WIDE_FROM && step) {
         _Alignas(64) float wide[WIDE];
-        for (uint32_t i = 0; i < n; i += step) {
-            const uint32_t count = least(n - i, step);
-            widen(k + i, (count + 3) & ~3u, 0, a->k_dim, dims, a->k_type, wide);
+        for (uint32_t i = from; i < run->n; i += step) {
+            const uint32_t count = least(run->n - i, step);
+            widen(k + i, (count + 3) & ~3u, 0, a->k_dim, dims, run->type, wide);
             score_wide(b, begin, i, count, wide);
         }
         return;
     }
-    for (uint32_t i = 0; i < n; i += KEYS)
-        if (a->k_type == COLIBRI_TYPE_F32)
+    for (uint32_t i = from; i < run->n; i += KEYS)
+        switch (run->type) {
+        case COLIBRI_TYPE_F32:
             score_keys(b, begin, i, k + i, COLIBRI_TYPE_F32);
-        else
+            break;
+        case COLIBRI_TYPE_Q8_0:
+            score_keys(b, begin, i, k + i, COLIBRI_TYPE_Q8_0);
+            break;
+        case COLIBRI_TYPE_Q4_0:
+            score_keys(b, begin, i, k + i, COLIBRI_TYPE_Q4_0);
+            break;
+        default:
             score_keys(b, begin, i, k + i, COLIBRI_TYPE_F16);
+            break;
+        }
+}
+
+/* Scores come in whole KEYS, with the nearest key of the run where it has none. If two runs share some, the second
+ * run's scores are put aside while the first run is at it. */
+static void score_segment(const struct queries *b, uint32_t begin, const struct run *run, int runs, const void **row)
+{
+    const struct run *const last = &run[runs - 1];
+    const uint32_t split = last->from % KEYS, at = last->from - split;
+    const void *line[KEYS];
+    float aside[BLOCK][KEYS];
+    for (uint32_t i = last->n; i % KEYS; i++)
+        row[i] = row[i - 1];
+    for (uint32_t i = 0; i < split; i++) {
+        line[i] = row[at + i];
+        row[at + i] = row[last->from];
+    }
+    score_run(b, begin, last, row);
+    if (runs == 1)
+        return;
+    for (uint32_t t = 0; t < b->n && split; t++)
+        _mm512_storeu_ps(aside[t], _mm512_loadu_ps(b->score[t] + at));
+    for (uint32_t i = 0; split && i < KEYS; i++)
+        row[at + i] = line[i < split ? i : split - 1];
+    score_run(b, begin, run, row);
+    for (uint32_t t = 0; t < b->n && split; t++)
+        _mm512_mask_storeu_ps(b->score[t] + at, (__mmask16)~first16(split), _mm512_loadu_ps(aside[t]));
 }
 
 /* ---- weights --------------------------------------------------------------------------------------------- */
@@ -266,7 +354,7 @@ INLINE void value_tile(const void *const *v, uint32_t d, uint32_t n, float *cons
     __m512 acc[24];
     float *to[4];
     const float *w[4];
-    const size_t offset = d * elem_bytes(type);
+    const size_t offset = bytes_of(type, d);
     UNROLL
     for (int t = 0; t < queries; t++) {
         to[t] = o[t] + at;
@@ -302,7 +390,8 @@ INLINE void value_four(const void *const *v, uint32_t d, uint32_t n, float *cons
                        uint32_t at, uint32_t lines, const uint32_t type)
 {
     for (uint32_t k = 0; k < lines;) {
-        const uint32_t left = lines - k, part = left == 6 ? 3 : left == 5 || left < 4 ? left : 4;
+        const uint32_t left = lines - k; /* of blocks whole ones */
+        const uint32_t part = left == 6 && !is_block_type(type) ? 3 : left == 5 || left < 4 ? left : 4;
         const uint32_t dk = d + 16 * k, ok = at + 16 * k;
         switch (part) {
         case 5:
@@ -334,6 +423,8 @@ INLINE void value_few(const void *const *v, uint32_t d, uint32_t n, float *const
         value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 8, type);
     for (; k + 4 <= lines; k += 4)
         value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 4, type);
+    for (; is_block_type(type) && k < lines; k += 2)
+        value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 2, type);
     for (; k < lines; k++)
         value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 1, type);
 }
@@ -363,26 +454,36 @@ INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uin
     }
 }
 
-NOINLINE void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
+/* The run's values; v[0] is the segment's first. */
+NOINLINE void value_run(const struct queries *b, uint32_t begin, const struct run *run, const void *const *v)
 {
     const struct colibri_attention_args *const a = b->a;
-    const uint32_t lines = (a->v_dim + 15) / 16;
+    const uint32_t lines = (a->v_dim + 15) / 16, from = run->from, n = run->n - from;
     _Alignas(64) float wide[WIDE];
     const void *row[STEP];
     if (b->n < WIDE_FROM && a->v_dim % 16 == 0) {
-        if (a->v_type == COLIBRI_TYPE_F32)
-            add_values(b, begin, 0, n, v, 0, 0, lines, COLIBRI_TYPE_F32);
-        else
-            add_values(b, begin, 0, n, v, 0, 0, lines, COLIBRI_TYPE_F16);
-        return;
+        switch (run->type) {
+        case COLIBRI_TYPE_F32:
+            add_values(b, begin, from, n, v + from, 0, 0, lines, COLIBRI_TYPE_F32);
+            return;
+        case COLIBRI_TYPE_Q8_0:
+            add_values(b, begin, from, n, v + from, 0, 0, lines, COLIBRI_TYPE_Q8_0);
+            return;
+        case COLIBRI_TYPE_Q4_0:
+            add_values(b, begin, from, n, v + from, 0, 0, lines, COLIBRI_TYPE_Q4_0);
+            return;
+        default:
+            add_values(b, begin, from, n, v + from, 0, 0, lines, COLIBRI_TYPE_F16);
+            return;
+        }
     }
     for (uint32_t d = 0; d < a->v_dim; d += PANEL) {
         const uint32_t left = least(a->v_dim - d, PANEL), part = (left + 15) / 16, step = step_of(16 * part);
         for (uint32_t i = 0; i < step; i++)
             row[i] = wide + (size_t)i * 16 * part;
-        for (uint32_t i = 0; i < n; i += step) {
-            const uint32_t count = least(n - i, step);
-            widen(v + i, count, d, left, (size_t)16 * part, a->v_type, wide);
+        for (uint32_t i = from; i < run->n; i += step) {
+            const uint32_t count = least(run->n - i, step);
+            widen(v + i, count, d, left, (size_t)16 * part, run->type, wide);
             add_values(b, begin, i, count, row, 0, d, part, COLIBRI_TYPE_F32);
         }
     }
@@ -413,8 +514,9 @@ static void attend_segment(struct queries *b, uint32_t g)
         b->weight[t] = a->weights + (size_t)query * SEGMENT;
         b->score[t] = a->scores ? a->scores + query * a->score_stride + begin : b->weight[t];
     }
-    find_rows(a->k_pages, a->page_tokens, a->k_dim * elem_bytes(a->k_type), begin, n, row);
-    score_segment(b, begin, n, row);
+    struct run run[2];
+    const int k_runs = find_runs(a, 1, begin, n, row, run);
+    score_segment(b, begin, run, k_runs, row);
     for (uint32_t t = 0; t < b->n; t++) {
         const uint32_t seen = visible(b, t, begin, n);
         float *const sums = part_sums(a, b->part[t]);
@@ -422,8 +524,9 @@ static void attend_segment(struct queries *b, uint32_t g)
         sums[1] = exp_segment(b->score[t], seen, sums[0], b->weight[t]);
         memset(b->part[t], 0, ((a->v_dim + 15u) & ~(size_t)15) * sizeof(float));
     }
-    find_rows(a->v_pages, a->page_tokens, a->v_dim * elem_bytes(a->v_type), begin, n, row);
-    value_segment(b, begin, n, row);
+    const int v_runs = find_runs(a, 0, begin, n, row, run);
+    for (int i = 0; i < v_runs; i++)
+        value_run(b, begin, &run[i], row);
 }
 
 static void combine(const struct queries *b, uint32_t t)

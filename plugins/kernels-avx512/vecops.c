@@ -187,6 +187,7 @@ static void f32_to_f16(const float *x, colibri_f16 *out, size_t n)
 
 const struct colibri_vecops clb_avx512_vecops = {
     .struct_size = sizeof(struct colibri_vecops),
+    .attention_takes = COLIBRI_ATTN_TAKES_Q8_0 | COLIBRI_ATTN_TAKES_Q4_0 | COLIBRI_ATTN_TAKES_RECENT,
     .max_ulp = COLIBRI_EXACT,
     .rank = AVX512_RANK,
     .name = "avx512.vecops",

@@ -368,7 +368,7 @@ static void merging(void **state)
     const struct colibri_kv_child child = child_of(h2o);
     struct colibri_kv_config config = kv_config(4);
     const uint8_t stay[] = {1, 0, 0, 1, 0, 0, 0, 1};
-    const float sum[] = {5, 1, 8, 4, NAN, 0.5f, 0, 0};
+    const float sum[] = {5, 1.4f, 48, 4, NAN, 0.5f, 0, 0}; /* of 8, 7, ... queries: 0.625 0.2 8 0.8 */
     uint32_t into[8];
     float weight[8];
     struct colibri_kv_view view = kv_view(8, 4);
@@ -376,17 +376,19 @@ static void merging(void **state)
     config.child = &child;
     assert_true(cam->needs & COLIBRI_KV_NEED_PROB_COLSUM);
     for (int round = 0; round < 2; round++) {
-        const double most[] = {0.75};
-        config.params = round ? most : NULL;
+        const float most[] = {0.5f, 0.75f}; /* the default, and another */
+        const double params[] = {0.75};
+        config.params = round ? params : NULL;
         void *self = kv_open(cam, &config);
         memset(into, 0xff, sizeof into);
         memset(weight, 0, sizeof weight);
         assert_int_equal(cam->merge(self, &view, stay, into, weight), COLIBRI_OK);
         const uint32_t none = UINT32_MAX, expected[] = {none, 3, 3, none, none, 7, none, none};
         assert_memory_equal(into, expected, sizeof into);
-        assert_true(weight[1] == 0.25f);
-        assert_true(weight[2] == (round ? 0.75f : 1.0f)); /* 8 / 4: not more than all of it */
-        assert_true(weight[5] == (round ? 0.75f : 1.0f)); /* nobody has looked at the newest yet */
+        /* shares of 0.25 and, clipped, 1: together not more than `most` */
+        assert_true(fabsf(weight[1] - most[round] * 0.2f) < 1e-6f);
+        assert_true(fabsf(weight[2] - most[round] * 0.8f) < 1e-6f);
+        assert_true(weight[5] == most[round]); /* nobody has looked at the newest yet */
         kv_ask(cam, self, &view, keep);
         cam->destroy(self);
     }

@@ -3,14 +3,19 @@
  *
  * Source: Zhang et al., "CaM: Cache Merging for Memory-efficient LLMs Inference", ICML 2024. There the value of what
  * leaves is added to each of the next m that stay, divided by m, with the probability (A_i / mean A of those m, at most
- * 1), A being the attention that a position drew in total: on average a share of A_i / sum A. Here m = 1 and the share
- * itself is added instead of a draw, so that the same text gives the same result. */
+ * 1), A being the attention that a position drew: on average a share of A_i / sum A, so that what later queries draw
+ * from there is what they would have drawn from position i. Here m = 1, and the share itself is added instead of a
+ * draw, so that the same text gives the same result.
+ *
+ * There one position leaves at a time; here a page of them does, and what several leave to one target, and that one to
+ * the next, would pile up: with full shares perplexity grew without bound. So A is attention per query, not the sum,
+ * which favours the old that leave over the young that stay, and a target takes on `most` in all. */
 #include "colibri/kv_wrap.h"
 
 enum { MOST, N_PARAMS };
 
 static const struct colibri_param params[] = {
-    [MOST] = {"most", 0, 1, 1, 0, "largest share of a value that is added to another one"},
+    [MOST] = {"most", 0, 1, 0.5, 0, "of dropped values, what one that stays takes on at most, in all"},
 };
 
 struct cam {
@@ -50,23 +55,33 @@ static int select_positions(void *self, const struct colibri_kv_view *view, uint
                                                    : COLIBRI_E_INTERNAL;
 }
 
+/* Attention per query that could see it. */
+static float rate(const struct colibri_kv_view *view, uint32_t i)
+{
+    return view->prob_sum[i] / (float)(view->next_position - view->positions[i]);
+}
+
+/* What is dropped between two kept positions goes to the later one, which gets `most` in all. */
 static int merge(void *self, const struct colibri_kv_view *view, const uint8_t *keep, uint32_t *into, float *weight)
 {
     const struct cam *s = self;
-    uint32_t target = UINT32_MAX;
-    for (uint32_t i = view->n; i-- > 0;) {
-        if (keep[i]) {
-            target = i;
+    uint32_t from = 0;
+    for (uint32_t target = 0; target < view->n; target++) {
+        if (!keep[target])
             continue;
+        const float drawn = rate(view, target);
+        float sum = 0;
+        for (uint32_t i = from; i < target; i++) {
+            const float share = rate(view, i) / drawn;
+            if (!(drawn >= 0) || !(share > 0)) /* nobody looked at it, or not a number */
+                continue;
+            into[i] = target;
+            weight[i] = share < 1 ? share : 1;
+            sum += weight[i];
         }
-        if (target == UINT32_MAX)
-            continue;
-        const float share = view->prob_sum[i] / view->prob_sum[target];
-        /* both 0, or not a number: nobody looked at it */
-        if (!(share > 0) || !(view->prob_sum[target] >= 0))
-            continue;
-        into[i] = target;
-        weight[i] = share < s->most ? share : s->most;
+        for (uint32_t i = from; sum > s->most && i < target; i++)
+            weight[i] *= s->most / sum;
+        from = target + 1;
     }
     return COLIBRI_OK;
 }

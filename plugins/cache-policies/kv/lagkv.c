@@ -5,7 +5,8 @@
  * arXiv:2504.04704. A partition's keys and values are scaled, channel by channel, to the smallest and the largest of
  * the next partition; the standard deviation over the channels, through a softmax over the partition, is the score;
  * that of keys and values is added, and each partition keeps its best. The sinks, the last whole partition and what
- * follows it stay. Defaults: partitions of 128; 4 sinks as in NVIDIA's kvpress (the paper: 16).
+ * follows it stay. Defaults: 16 sinks as in the authors' code, partitions of 128 as in NVIDIA's
+ * kvpress (their code: 1024).
  *
  * Under `ada` heads can only differ with `cross` = 1: shares of a partition are the same everywhere.
  *
@@ -22,7 +23,7 @@ enum { LAG, SINKS, CROSS };
 
 static const struct colibri_param params[] = {
     [LAG] = {"lag", 2, 65536, 128, 1, "positions of a partition, at most a quarter of the budget"},
-    [SINKS] = {"sinks", 0, 65536, 4, 1, "first positions that always stay"},
+    [SINKS] = {"sinks", 0, 65536, 16, 1, "first positions that always stay, at most half of the budget"},
     [CROSS] = {"cross", 0, 1, 0, 1, "1: partitions compete by score; 0: each keeps the same share"},
 };
 
@@ -125,7 +126,8 @@ static void rank_within(const struct lagkv *s, uint32_t at, uint32_t n, float *o
 static void score(void *self, const struct colibri_kv_view *view, float *out)
 {
     const struct lagkv *s = self;
-    const uint32_t first = colibri_kv_ends_of(view, s->sinks, 1).first;
+    const uint32_t sinks = s->sinks < view->n_keep / 2 ? s->sinks : view->n_keep / 2;
+    const uint32_t first = colibri_kv_ends_of(view, sinks, 1).first;
     const uint32_t fits = (view->n_keep - first) / 4;
     const uint32_t lag = s->lag < fits ? s->lag : fits;
     uint32_t at = first;
@@ -139,7 +141,7 @@ static void score(void *self, const struct colibri_kv_view *view, float *out)
     }
     /* a budget too small for partitions: the last positions stay */
     const uint32_t last = at > first ? view->n - at : view->n_keep;
-    colibri_kv_mark_ends(view, colibri_kv_ends_of(view, s->sinks, last), out);
+    colibri_kv_mark_ends(view, colibri_kv_ends_of(view, sinks, last), out);
 }
 
 static const struct colibri_kv_strategy strategy = {

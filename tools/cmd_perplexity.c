@@ -1,6 +1,7 @@
 /* colibri perplexity: how well the model predicts a text. */
 #include <stdlib.h>
 
+#include "engine/kv_settings.h"
 #include "engine/perplexity.h"
 #include "model_run.h"
 
@@ -52,6 +53,7 @@ static int run(clb_args *args, clb_error *err)
     clb_tokens ids = {0};
     clb_perplexity p;
     struct progress progress = {clb_args_log(args)};
+    char types[CLB_KV_LAYOUT_TEXT];
     int rc = COLIBRI_OK;
     CLB_GO(clb_read_input(file, &text, err));
     CLB_GO(clb_open_engine(args, &engine, err));
@@ -62,13 +64,18 @@ static int run(clb_args *args, clb_error *err)
     CLB_GO(clb_perplexity_run(engine, ids.ids, ids.n, n_ctx, max_chunks, on_chunk, &progress, &p, err));
     if (clb_args_has(args, "json")) {
         CLB_GO(
-            clb_json_print(json_pack("{s:f, s:f, s:i, s:i, s:I, s:I}", "perplexity", clb_perplexity_value(&p), "stderr",
-                                     clb_perplexity_stderr(&p), "n_ctx", (int)n_ctx, "chunks", (int)p.n_chunks,
-                                     "scored_tokens", (json_int_t)p.n_scored, "text_tokens", (json_int_t)ids.n),
+            clb_json_print(json_pack("{s:f, s:f, s:i, s:i, s:I, s:I, s:s, s:b}", "perplexity",
+                                     clb_perplexity_value(&p), "stderr", clb_perplexity_stderr(&p), "n_ctx",
+                                     (int)n_ctx, "chunks", (int)p.n_chunks, "scored_tokens", (json_int_t)p.n_scored,
+                                     "text_tokens", (json_int_t)ids.n, "kv_types",
+                                     clb_kv_layout_text(&engine->kv_layout, types), "kv_lossy",
+                                     (int)clb_kv_layout_lossy(&engine->kv_layout)),
                            err));
     } else {
         printf("perplexity %.4f +/- %.4f (%u chunks of %u tokens, %llu scored)\n", clb_perplexity_value(&p),
                clb_perplexity_stderr(&p), p.n_chunks, n_ctx, (unsigned long long)p.n_scored);
+        if (clb_kv_layout_lossy(&engine->kv_layout))
+            printf("lossy: KV cache in %s\n", clb_kv_layout_text(&engine->kv_layout, types));
     }
 done:
     clb_engine_close(engine);

@@ -297,9 +297,11 @@ static int find_lossy(clb_comparison *c, clb_error *err)
         if (*s->lossy && !*c->lossy)
             snprintf(c->lossy, sizeof c->lossy, "%c: %s", s->name, s->lossy);
     }
-    if (!*c->lossy && strcmp(clb_config_text(c->side[0].config, CLB_SET_kv_kv_type),
-                             clb_config_text(c->side[1].config, CLB_SET_kv_kv_type)) != 0)
-        snprintf(c->lossy, sizeof c->lossy, "the types of the KV cache differ");
+    static const enum clb_setting bytes[] = {CLB_SET_kv_kv_type, CLB_SET_kv_kv_type_k, CLB_SET_kv_kv_type_v,
+                                             CLB_SET_kv_kv_turn, CLB_SET_kv_kv_recent};
+    for (size_t i = 0; !*c->lossy && i < sizeof bytes / sizeof *bytes; i++)
+        if (strcmp(clb_config_text(c->side[0].config, bytes[i]), clb_config_text(c->side[1].config, bytes[i])) != 0)
+            snprintf(c->lossy, sizeof c->lossy, "the types of the KV cache differ");
     return COLIBRI_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/kv_settings.h"
 #include "kv_stats.h"
 #include "paths.h"
 #include "plan_stats.h"
@@ -187,7 +188,7 @@ static json_t *selection_json(const clb_registry *reg)
 
 void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, const clb_generation *g, uint64_t seed)
 {
-    char a[24], b[24], c[24], d[24];
+    char a[24], b[24], c[24], d[24], types[CLB_KV_LAYOUT_TEXT];
     clb_store_stats s;
     clb_kv_stats kv;
     clb_store_get_stats(e->model->store, &s);
@@ -202,8 +203,8 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
                 per_second(g->tokens.n, g->decode_ns), clb_finish_name(g->finish), g->stop ? ", stop string" : "", "");
     clb_print_store_stats(f, &s);
     fprintf(f,
-            "kv        strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
-            e->kv_choice.text, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
+            "kv        %s, strategy %s: %llu positions seen, %llu to %llu retained per layer and head, %llu evicted, %s\n",
+            clb_kv_layout_text(&e->kv_layout, types), e->kv_choice.text, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
             (unsigned long long)kv.kept_max, (unsigned long long)kv.evicted_sum, clb_human_bytes(kv.bytes, d));
     clb_kv_stats_print(f, e, session);
     if (s.bad_answers || kv.bad_answers)
@@ -236,7 +237,9 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
     clb_store_stats_json(out, &s);
     json_object_set_new(out, "plan", clb_plan_stats_json(e, g));
     json_object_set_new(out, "kv",
-                        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "strategy", e->kv_choice.text, "seen",
+                        json_pack("{s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "types",
+                                  clb_kv_layout_text(&e->kv_layout, (char[CLB_KV_LAYOUT_TEXT]){0}), "lossy",
+                                  (int)clb_kv_layout_lossy(&e->kv_layout), "strategy", e->kv_choice.text, "seen",
                                   (json_int_t)kv.seen, "retained_min", (json_int_t)kv.kept_min, "retained_max",
                                   (json_int_t)kv.kept_max, "evicted", (json_int_t)kv.evicted_sum, "bytes",
                                   (json_int_t)kv.bytes, "bad_answers", (json_int_t)kv.bad_answers));

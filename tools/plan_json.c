@@ -88,6 +88,18 @@ static json_t *rates_json(const clb_rates *r)
                      clb_rate_source_text(r->loop_source), "seconds_measuring", (double)r->spent_ns / 1e9);
 }
 
+static json_t *kv_json(const clb_engine *e)
+{
+    const clb_plan_input *in = &e->plan_input;
+    const clb_kv_layout *l = &e->kv_layout;
+    return json_pack("{s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:o, s:o}", "type_k", clb_kv_type_name(l->k_type), "type_v",
+                     clb_kv_type_name(l->v_type), "turn_k", (int)l->turn_k, "turn_v", (int)l->turn_v, "recent",
+                     (json_int_t)l->recent, "block_size", (json_int_t)l->page_tokens, "positions",
+                     (json_int_t)in->kv_positions, "bytes_per_position",
+                     bytes((uint64_t)l->n_layers * l->n_kv_heads * clb_kv_position_bytes(l)), "recent_bytes",
+                     bytes(in->n_sequences * clb_kv_recent_bytes(l, in->kv_positions, in->max_rows)));
+}
+
 int clb_plan_print_json(const clb_plan_report *r, clb_error *err)
 {
     json_t *weights = json_array(), *rows = json_array();
@@ -105,5 +117,6 @@ int clb_plan_print_json(const clb_plan_report *r, clb_error *err)
     if (!r->n_rows)
         json_object_update_new(o, row_json(&r->now));
     json_object_set_new(o, "what_if", rows);
+    json_object_set_new(o, "kv", kv_json(r->engine));
     return clb_json_print(o, err);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/kv_settings.h"
 #include "plan_report.h"
 
 static const char *human(uint64_t bytes)
@@ -93,9 +94,14 @@ static void memory(const clb_plan_report *r)
                  per_cent(p->n_slots, p->n_experts));
         line(p, what, p->slot_bytes);
     }
-    snprintf(what, sizeof what, "KV cache, %u tokens, %s", r->engine->plan_input.kv_positions,
-             clb_kv_type_name(e->kv_layout.k_type));
-    line(p, what, p->kv_bytes);
+    char types[CLB_KV_LAYOUT_TEXT];
+    const uint64_t recent = e->plan_input.n_sequences * clb_kv_recent_bytes(&e->kv_layout, e->plan_input.kv_positions,
+                                                                            e->plan_input.max_rows);
+    snprintf(what, sizeof what, "KV cache, %u tokens, %s", e->plan_input.kv_positions,
+             clb_kv_layout_text(&e->kv_layout, types));
+    line(p, what, p->kv_bytes - recent);
+    if (recent)
+        line(p, "  its recent window", recent);
     snprintf(what, sizeof what, "buffers for %u rows", e->plan_input.max_rows);
     line(p, what, p->buffer_bytes);
     line(p, "read buffers", p->staging_bytes);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/expert_profile.h"
+#include "engine/kv_settings.h"
 #include "engine/store_settings.h"
 #include "plan/memory.h"
 #include "plugin/open.h"
@@ -49,24 +50,19 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
         clb_logf(e->log, COLIBRI_LOG_WARN, "kv-budget of %u positions: the context of %u limits it (--ctx)",
                  e->kv_choice.budget, e->ctx);
     e->kv_budget = clb_kv_choice_budget(&e->kv_choice, e->ctx);
-    const uint32_t type =
-        strcmp(clb_config_str(config, CLB_SET_kv_kv_type), "f32") == 0 ? COLIBRI_TYPE_F32 : COLIBRI_TYPE_F16;
     e->kv_layout = (clb_kv_layout){
         .n_layers = hp->n_layers,
         .n_heads = hp->n_heads,
         .n_kv_heads = hp->n_kv_heads,
         .k_dim = hp->k_dim,
         .v_dim = hp->v_dim,
-        .k_type = type,
-        .v_type = type,
-        .page_tokens = (uint32_t)clb_config_u64(config, CLB_SET_kv_kv_block_size),
         .ops = clb_registry_vecops(e->registry),
         .n_rot = hp->rope ? hp->n_rot : 0,
         .rope_neox = hp->rope_neox,
         .attention_scale = hp->attention_scale,
     };
-    if (e->kv_layout.page_tokens % 16)
-        return clb_fail(err, COLIBRI_E_USAGE, "--kv-block-size %u: must be a multiple of 16", e->kv_layout.page_tokens);
+    CLB_TRY(clb_kv_settings_read(config, &e->kv_layout, err));
+    e->kv_layout.ops = clb_registry_attention_for(e->registry, clb_kv_layout_takes(&e->kv_layout));
     return COLIBRI_OK;
 }
 
@@ -227,6 +223,8 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     CLB_TRY(load(e, options, err));
     if (e->model->n_moe_layers)
         CLB_TRY(clb_expert_profile_open(config, e->model, path, e->log, &e->profile, err));
+    e->kv_layout.recent_bytes =
+        clb_kv_recent_bytes(&e->kv_layout, most_positions(e), e->batch) * options->n_sequences;
     CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
                                 e->log, &e->kv, err));
     const clb_forward_options forward = {

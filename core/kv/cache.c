@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kv/internal.h"
+#include "ops/kv_quant.h"
 
 enum { MAX_DIM = 1 << 16, MAX_PAGE_TOKENS = 1 << 16, MAX_HEADS = 1 << 20 };
 
@@ -41,12 +42,27 @@ uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const clb_kv_traits 
     return (budget ? budget : ctx) + slack + (traits->own_budgets ? layout->page_tokens - 1 : 0);
 }
 
+static int check_type(const char *what, uint32_t type, uint32_t dim, const char *setting, clb_error *err)
+{
+    const bool quantized = type == COLIBRI_TYPE_Q8_0 || type == COLIBRI_TYPE_Q4_0;
+    if (!quantized && type != COLIBRI_TYPE_F16 && type != COLIBRI_TYPE_F32)
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: element type %u of %s is none of F16, F32, Q8_0 and Q4_0",
+                        type, what);
+    if (quantized && dim % CLB_KV_QUANT_BLOCK)
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "%s %s does not apply: it takes blocks of %u elements, and a head of the model's %s has %u; "
+                        "use f16",
+                        setting, clb_kv_type_name(type), CLB_KV_QUANT_BLOCK, what, dim);
+    return COLIBRI_OK;
+}
+
 static int check(const clb_kv_layout *l, clb_error *err)
 {
-    if ((l->k_type != COLIBRI_TYPE_F16 && l->k_type != COLIBRI_TYPE_F32) ||
-        (l->v_type != COLIBRI_TYPE_F16 && l->v_type != COLIBRI_TYPE_F32))
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: element types %u and %u: neither F16 nor F32", l->k_type,
-                        l->v_type);
+    CLB_TRY(check_type("K", l->k_type, l->k_dim, "--kv-type-k", err));
+    CLB_TRY(check_type("V", l->v_type, l->v_dim, "--kv-type-v", err));
+    if (l->recent % 16)
+        return clb_fail(err, COLIBRI_E_USAGE, "KV cache: a recent window of %u positions (--kv-recent) is not a multiple of 16",
+                        l->recent);
     if (l->page_tokens == 0 || l->page_tokens % 16 || l->page_tokens > MAX_PAGE_TOKENS)
         return clb_fail(err, COLIBRI_E_USAGE, "KV cache: a page of %u positions is not a multiple of 16 up to %d",
                         l->page_tokens, MAX_PAGE_TOKENS);
@@ -83,9 +99,12 @@ int clb_kv_cache_create(const clb_kv_layout *layout, uint64_t max_bytes, const c
     cache->v_row = clb_kv_row_bytes(layout->v_type, layout->v_dim);
     cache->v_offset = (size_t)round64(layout->page_tokens * (uint64_t)cache->k_row);
     CLB_GO(clb_kv_pool_open(&cache->pool, clb_kv_page_bytes(layout), max_bytes, err));
+    CLB_GO(clb_kv_recent_pool_open(cache, layout->recent_bytes ? layout->recent_bytes : max_bytes, err));
     *out = cache;
 done:
     if (rc) {
+        if (cache)
+            clb_kv_pool_close(&cache->pool);
         free(evictable);
         free(cache);
     }
@@ -98,6 +117,7 @@ void clb_kv_cache_destroy(clb_kv_cache *cache)
         return;
     assert(cache->n_seqs == 0);
     clb_kv_pool_close(&cache->pool);
+    clb_kv_pool_close(&cache->recent);
     free((void *)(uintptr_t)cache->layout.evictable);
     free(cache->rank_cs);
     free(cache);
@@ -105,10 +125,16 @@ void clb_kv_cache_destroy(clb_kv_cache *cache)
 
 uint64_t clb_kv_cache_used_bytes(const clb_kv_cache *cache)
 {
-    return cache->pool.n_used * cache->pool.page_bytes;
+    return cache->pool.n_used * cache->pool.page_bytes + cache->recent.n_used * cache->recent.page_bytes;
 }
 
 uint64_t clb_kv_cache_peak_bytes(const clb_kv_cache *cache)
 {
-    return cache->pool.peak * cache->pool.page_bytes;
+    return cache->pool.peak * cache->pool.page_bytes + cache->recent.peak * cache->recent.page_bytes;
+}
+
+void clb_kv_cache_reset_peak(clb_kv_cache *cache)
+{
+    cache->pool.peak = cache->pool.n_used;
+    cache->recent.peak = cache->recent.n_used;
 }

@@ -37,6 +37,7 @@ void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_k
 {
     clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + head];
     float *sum = h->sum[h->cur], *max = h->max[h->cur];
+    clb_kv_recent_compact(seq, layer, h, n_kept);
     move_rows(seq, h, seq->kept, n_kept);
     for (uint32_t j = 0; j < n_kept; j++) {
         const uint32_t i = seq->kept[j];

@@ -11,6 +11,8 @@ struct clb_kv_cache {
     clb_kv_pool pool;
     size_t v_offset;     /* of V in a page */
     size_t k_row, v_row; /* bytes of a position's row */
+    clb_kv_pool recent;  /* pages of F16 copies; page_bytes 0: no recent window */
+    size_t v_recent_offset, k_recent_row, v_recent_row;
     uint32_t n_seqs;
     uint32_t n_made; /* sequences ever */
     float *rank_cs;  /* [n_ranks][n_rot]: cosines and sines of compacted positions */
@@ -22,6 +24,10 @@ typedef struct clb_kv_head {
     uint32_t n; /* positions kept, without the rows of an open pass */
     uint32_t n_pages, cap_pages;
     const void **k_pages, **v_pages; /* [cap_pages] each */
+    /* F16 copies of the kept positions [recent_first, n) and of the rows of an open pass, see recent.c; [cap_recent] pages
+     * each, NULL: none. Never shared with another sequence. */
+    uint32_t n_recent, cap_recent, recent_first;
+    const void **k_recent, **v_recent;
     /* Per row, only where the strategy needs it (else NULL), room for cap rows. Probabilities exist twice: an open pass
      * builds [!cur] from [cur], so that abort costs nothing and each sum is the same chain of additions in whatever
      * chunks the prompt came. */
@@ -61,6 +67,7 @@ struct clb_kv_seq {
     uint32_t steps;      /* decode rows since the last AT_STEPS */
     uint32_t pass_rows;  /* of the open pass; 0: none */
     uint64_t n_pages, evicted, selections, bad_answers;
+    uint64_t n_recent;   /* pages of F16 copies */
     clb_kv_head *heads;  /* [n_layers][n_kv_heads] */
     uint32_t *budgets;   /* same shape: now, see clb_kv_budgets */
     /* Scratch of a selection, for the longest head. */
@@ -111,6 +118,30 @@ void clb_kv_read_k(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t 
 void clb_kv_read_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
 /* Puts another value into row i, which is not shared. */
 void clb_kv_change_v(clb_kv_seq *seq, clb_kv_head *head, uint32_t i, const float *v);
+
+/* recent.c: F16 copies of the last positions, where K or V is quantized. */
+static inline bool clb_kv_recent_on(const clb_kv_seq *seq)
+{
+    return seq->cache->recent.page_bytes && seq->traits.positions != COLIBRI_KV_POS_COMPACT;
+}
+int clb_kv_recent_pool_open(clb_kv_cache *cache, uint64_t max_bytes, clb_error *err);
+/* Pages of copies that a pass of n_rows wants beyond what the sequence has; what will be evicted for it is taken off. */
+uint64_t clb_kv_recent_wanted(const clb_kv_seq *seq, uint32_t n_rows);
+/* Page tables for them; false: no memory. */
+bool clb_kv_recent_reserve(clb_kv_seq *seq, uint32_t n_rows);
+/* A pass begins (after evictions): places for its rows. / It is over: copies that no coming query reads go. */
+void clb_kv_recent_open(clb_kv_seq *seq, uint32_t n_rows);
+void clb_kv_recent_close(clb_kv_seq *seq);
+/* Kept positions >= n leave a head. */
+void clb_kv_recent_shrink(clb_kv_seq *seq, clb_kv_head *head, uint32_t n);
+void clb_kv_recent_free(clb_kv_seq *seq, clb_kv_head *head);
+/* Before seq->kept[0..n_kept) of a head move together (its n and positions are those of before). */
+void clb_kv_recent_compact(clb_kv_seq *seq, uint32_t layer, clb_kv_head *head, uint32_t n_kept);
+/* A sequence cut to n positions, nothing evicted, would still have the copies that its next query reads. */
+bool clb_kv_recent_can_cut(const clb_kv_seq *seq, uint32_t n);
+/* For forks: copies of their own for `to`, whose heads have the positions of `from` and no copies yet (k_recent, v_recent NULL;
+ * n_recent, cap_recent and the sequence's n_recent 0). NOMEM. */
+int clb_kv_recent_copy(clb_kv_seq *to, const clb_kv_seq *from, clb_error *err);
 
 /* queries.c */
 #define CLB_KV_NEEDS_QUERIES (COLIBRI_KV_NEED_Q_LAST_W | COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_PROB_LAST_W)

@@ -44,6 +44,7 @@ typedef struct clb_kv_layout {
     bool turn_k, turn_v;
     /* With a quantized type: how many of the last positions are read as F16 instead (a multiple of 16); 0: none. */
     uint32_t recent;
+    uint64_t recent_bytes; /* of these copies, all sequences together (clb_kv_recent_bytes for each); 0: as much as the pages */
     /* Rotation, for strategies that want keys before it or renumbered positions. n_rot == 0: none. */
     uint32_t n_rot;
     bool rope_neox;
@@ -61,14 +62,20 @@ uint64_t clb_kv_position_bytes(const clb_kv_layout *layout);
 /* Bytes of one page / of n positions in all layers and heads (whole pages). */
 uint64_t clb_kv_page_bytes(const clb_kv_layout *layout);
 uint64_t clb_kv_bytes(const clb_kv_layout *layout, uint64_t n_positions);
+/* ... and with the F16 copies of the recent window during passes of max_rows rows: what a sequence takes at most. */
+uint64_t clb_kv_sequence_bytes(const clb_kv_layout *layout, uint64_t n_positions, uint32_t max_rows);
+/* Whether the layout has a recent window at all / bytes of its copies in clb_kv_sequence_bytes. */
+bool clb_kv_has_recent(const clb_kv_layout *layout);
+uint64_t clb_kv_recent_bytes(const clb_kv_layout *layout, uint64_t n_positions, uint32_t max_rows);
 
-/* max_bytes bounds the pool (rounded down to whole pages). Address space is reserved at once, memory is touched
- * page by page. */
+/* max_bytes bounds the pool (rounded down to whole pages); the copies of a recent window have a pool of their own, which the
+ * layout's recent_bytes bounds. Address space is reserved at once, memory is touched page by page. */
 int clb_kv_cache_create(const clb_kv_layout *layout, uint64_t max_bytes, const clb_log *log, clb_kv_cache **out,
                         clb_error *err);
 void clb_kv_cache_destroy(clb_kv_cache *cache); /* all sequences must be gone */
 uint64_t clb_kv_cache_used_bytes(const clb_kv_cache *cache);
 uint64_t clb_kv_cache_peak_bytes(const clb_kv_cache *cache);
+void clb_kv_cache_reset_peak(clb_kv_cache *cache); /* from here on: the most since now */
 
 /* The user's word on positions: as the strategy declares, or else. */
 enum clb_kv_renumber { CLB_KV_AS_DECLARED, CLB_KV_ORIGINAL, CLB_KV_COMPACT };
@@ -153,9 +160,26 @@ typedef struct clb_kv_view {
     const void *const *k_pages;
     const void *const *v_pages;
     uint32_t n_before; /* kept positions before this pass: row i of the pass sees n_before + i + 1 */
+    const void *const *k_recent; /* as struct colibri_attention_args takes them; NULL: no recent window */
+    const void *const *v_recent;
+    uint32_t recent_first;
 } clb_kv_view;
 /* The arrays stay valid until the pass ends. */
 clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head);
+
+/* The recent window. A query at position p reads the kept positions that are B(p) or later from F16 copies,
+ * B(p) = max(0, floor(p + 1 - recent, 16)): with itself, it sees between `recent` and recent + 15 positions unquantized (before
+ * evictions), the same ones in whatever chunks the text came. Not where positions are compacted.
+ * Rows [*first, *end) of the open pass have the same B as its row i; without a window all rows have. */
+void clb_kv_recent_rows(const clb_kv_seq *seq, uint32_t i, uint32_t *first, uint32_t *end);
+/* The kept position from which on row i of the pass reads copies (recent_begin of a call for such rows). */
+uint32_t clb_kv_recent_begin(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, uint32_t i);
+/* The copies that the next query reads, for whoever keeps prefixes: saved from a sequence and loaded into another one with the
+ * same positions, none evicted. Bytes depend on the position (0: there is no window). Load takes pages: LIMIT if the copies are
+ * not those of n positions, NOMEM; into a sequence whose positions have just been set. */
+uint64_t clb_kv_recent_saved_bytes(const clb_kv_seq *seq, uint32_t n_positions);
+void clb_kv_recent_save(const clb_kv_seq *seq, uint8_t *out);
+int clb_kv_recent_load(clb_kv_seq *seq, const uint8_t *in, clb_error *err);
 
 /* Hands over the attention of one query row (for strategies that need probabilities; call for the rows of one
  * (seq, layer, kv_head) in row order, from one thread at a time). scores: [n_heads][stride] scaled scores of the query heads of

@@ -101,6 +101,22 @@ static uint64_t pages_across(const clb_kv_seq *seq, uint32_t layer, uint32_t n_r
     return (clb_kv_layer_budget(seq, layer) + (uint64_t)l->n_kv_heads * (n_rows + l->page_tokens - 1)) / l->page_tokens;
 }
 
+static int find_recent_room(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
+{
+    const clb_kv_pool *pool = &seq->cache->recent;
+    const uint64_t need = clb_kv_recent_wanted(seq, n_rows);
+    if (need > clb_kv_pool_available(pool)) {
+        char size[24], all[24];
+        return clb_fail(err, COLIBRI_E_NOMEM,
+                        "no room for the recent window (--kv-recent): %u more rows need %llu pages (%s), %u of %u pages "
+                        "(%s) are free",
+                        n_rows, (unsigned long long)need, clb_human_bytes(need * pool->page_bytes, size),
+                        clb_kv_pool_available(pool), pool->n_pages,
+                        clb_human_bytes(pool->n_pages * pool->page_bytes, all));
+    }
+    return clb_kv_recent_reserve(seq, n_rows) ? COLIBRI_OK : CLB_NOMEM(err, "tables of the KV cache");
+}
+
 int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
 {
     clb_kv_cache *cache = seq->cache;
@@ -146,6 +162,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
                         clb_kv_pool_available(&cache->pool), cache->pool.n_pages,
                         clb_human_bytes(cache->pool.n_pages * cache->pool.page_bytes, all));
     }
+    CLB_TRY(find_recent_room(seq, n_rows, err));
     if (seq->traits.evicts && !reserve_scratch(seq, longest))
         return CLB_NOMEM(err, "tables of the KV cache");
     if (clb_kv_seq_compact(seq))
@@ -162,6 +179,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
         }
         h->next_n = 0;
     }
+    clb_kv_recent_open(seq, n_rows);
     seq->pass_rows = n_rows;
     if (seq->q_top < seq->position + n_rows)
         seq->q_top = seq->position + n_rows;
@@ -225,6 +243,7 @@ void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool
         clb_kv_budgets(seq);
         clb_kv_evict(seq, 0, trigger);
     }
+    clb_kv_recent_close(seq);
     clb_kv_pool_trim(&seq->cache->pool);
 }
 
@@ -234,6 +253,7 @@ void clb_kv_abort(clb_kv_seq *seq)
         seq->heads[i].next_n = 0;
         clb_kv_head_shrink(seq, &seq->heads[i], seq->heads[i].n);
     }
+    clb_kv_recent_close(seq);
     clb_kv_pool_trim(&seq->cache->pool);
     seq->pass_rows = 0;
 }

@@ -55,6 +55,7 @@ void clb_kv_seq_destroy(clb_kv_seq *seq)
     for (uint32_t i = 0; seq->heads && i < clb_kv_n_heads_all(seq); i++) {
         clb_kv_head *h = &seq->heads[i];
         clb_kv_head_shrink(seq, h, 0);
+        clb_kv_recent_free(seq, h);
         free(h->k_pages);
         free(h->v_pages);
         free(h->positions);
@@ -100,6 +101,7 @@ static void cut(clb_kv_seq *seq, uint32_t n)
         seq->heads[i].n = n;
         seq->heads[i].next_n = 0;
         clb_kv_head_shrink(seq, &seq->heads[i], n);
+        clb_kv_recent_shrink(seq, &seq->heads[i], n);
     }
     clb_kv_pool_trim(&seq->cache->pool);
     seq->position = n;
@@ -141,6 +143,10 @@ int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err)
         return clb_fail(err, COLIBRI_E_UNSUPPORTED,
                         "KV cache: strategy %s remembers later tokens, so the first %u cannot be used again", s->name,
                         n_positions);
+    if (!clb_kv_recent_can_cut(seq, n_positions))
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "KV cache: the unquantized copies of the window before token %u are gone (--kv-recent 0 has none)",
+                        n_positions);
     cut(seq, n_positions);
     return COLIBRI_OK;
 }
@@ -163,7 +169,7 @@ void clb_kv_seq_stats(const clb_kv_seq *seq, clb_kv_stats *out)
         .evicted_sum = seq->evicted,
         .selections = seq->selections,
         .bad_answers = seq->bad_answers,
-        .bytes = seq->n_pages * seq->cache->pool.page_bytes,
+        .bytes = seq->n_pages * seq->cache->pool.page_bytes + seq->n_recent * seq->cache->recent.page_bytes,
     };
     for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
         const uint64_t n = seq->heads[i].n;

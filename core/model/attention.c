@@ -11,6 +11,7 @@
 
 #include "colibri/numerics.h"
 #include "model/forward_internal.h"
+#include "ops/hadamard.h"
 
 #define SEGMENT          COLIBRI_ATTN_SEGMENT
 #define TILE_QUERIES     64u          /* queries of a task: enough to pay for widening keys and values once */
@@ -121,7 +122,9 @@ static bool make_tiles(clb_forward *f, uint32_t rows)
             continue;
         }
         for (uint32_t left = f->spans[s].n; left;) {
-            const uint32_t n = left % rows ? left % rows : rows; /* the rows before are whole tiles */
+            uint32_t first, after; /* rows that read the same recent window; those before them are whole tiles */
+            clb_kv_recent_rows(f->spans[s].kv, left - 1, &first, &after);
+            const uint32_t n = (left - first) % rows ? (left - first) % rows : rows;
             left -= n;
             a->tiles[a->n_tiles++] = (struct tile){end - f->spans[s].n + left, n, false};
         }
@@ -198,7 +201,35 @@ static struct colibri_attention_args args_of(const struct run *r, const clb_kv_v
         .out_row_stride = (size_t)hp->n_heads * hp->v_dim,
         .weights = own,
         .parts = a->memory + worker * a->needs.parts,
+        .k_recent = view->k_recent,
+        .v_recent = view->v_recent,
+        .recent_first = view->recent_first,
+        .recent_begin = clb_kv_recent_begin(f->spans[f->rows[row].span].kv, r->il, kv_head, f->rows[row].index),
     };
+}
+
+/* The layout's table has an attention that takes its types. */
+static void attend(const clb_forward *f, const struct colibri_attention_args *args)
+{
+    const struct colibri_vecops *const ops = f->options.kv_layout.ops;
+    (ops && ops->attention ? ops : f->compute.ops)->attention(args);
+}
+
+/* Results of turned values. */
+static void turn_back(const clb_forward *f, const struct colibri_attention_args *args)
+{
+    if (f->options.kv_layout.turn_v)
+        for (uint32_t row = 0; row < args->n_rows; row++)
+            for (uint32_t h = 0; h < args->n_heads; h++)
+                clb_hadamard(args->out + row * args->out_row_stride + h * args->out_stride, args->v_dim);
+}
+
+/* Rows that one call may have from `row` of the pass on, at most `most`: all read the same recent window. */
+static uint32_t rows_alike(const clb_forward *f, uint32_t row, uint32_t most)
+{
+    uint32_t first, end;
+    clb_kv_recent_rows(f->spans[f->rows[row].span].kv, f->rows[row].index, &first, &end);
+    return least(most, end - f->rows[row].index);
 }
 
 /* All rows of a span, whose strategy sees each of them in order. */
@@ -210,12 +241,13 @@ static void attend_observed(const struct run *r, const struct tile *tile, uint32
     const clb_kv_view view = clb_kv_view_of(kv, r->il, kv_head);
     const struct needs *const needs = &f->attention->needs;
     for (uint32_t done = 0, n; done < tile->n; done += n) {
-        n = least(tile->n - done, needs->observe_rows);
+        n = rows_alike(f, tile->row + done, least(tile->n - done, needs->observe_rows));
         struct colibri_attention_args args = args_of(r, &view, tile->row + done, n, kv_head, worker);
         args.score_stride = needs->score_stride;
         args.scores = args.weights + needs->weights;
         args.max_sum = args.scores + needs->scores;
-        f->compute.ops->attention(&args);
+        attend(f, &args);
+        turn_back(f, &args);
         for (uint32_t i = 0; i < n; i++)
             clb_kv_observe(kv, r->il, kv_head, args.scores + (size_t)i * group * args.score_stride, args.score_stride,
                            args.max_sum + (size_t)i * group * 2, group, args.n_kv + i);
@@ -237,7 +269,8 @@ static void attend_task(void *ctx, uint32_t index, uint32_t worker)
     const clb_kv_view view = clb_kv_view_of(f->spans[f->rows[tile->row].span].kv, r->il, kv_head);
     struct colibri_attention_args args = args_of(r, &view, tile->row, tile->n, kv_head, worker);
     if (a->n_parts == 1) {
-        f->compute.ops->attention(&args);
+        attend(f, &args);
+        turn_back(f, &args);
         return;
     }
     /* Shared results have a place per task instead: the rows of all tasks are no more than those of all workers. */
@@ -245,11 +278,12 @@ static void attend_task(void *ctx, uint32_t index, uint32_t worker)
     args.stages = COLIBRI_ATTN_SEGMENTS;
     clb_split(args.segment_end, part, a->n_parts, &args.segment_begin, &args.segment_end);
     if (args.segment_begin < args.segment_end)
-        f->compute.ops->attention(&args);
+        attend(f, &args);
     if (atomic_fetch_sub(&a->left[task], 1) != 1)
         return;
     args.stages = COLIBRI_ATTN_COMBINE;
-    f->compute.ops->attention(&args);
+    attend(f, &args);
+    turn_back(f, &args);
 }
 
 void clb_attention_run(clb_forward *f, uint32_t il)

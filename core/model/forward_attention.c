@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "model/forward_internal.h"
+#include "ops/hadamard.h"
 #include "ops/ops.h"
 
 #define FEW_ROWS 2u
@@ -35,6 +36,14 @@ static void rotate_heads(const clb_forward *f, float *x, uint32_t n_heads, const
             f->compute.ops->rope(x + h * f->hp->k_dim, cs, f->hp->n_rot, f->hp->rope_neox);
 }
 
+/* Keys are turned as the cache stores them; with compacted positions attention reads them turned back. */
+static void turn_queries(const clb_forward *f, float *q, const clb_kv_seq *kv)
+{
+    if (f->options.kv_layout.turn_k && !clb_kv_seq_compact(kv))
+        for (uint32_t h = 0; h < f->hp->n_heads; h++)
+            clb_hadamard(q + h * f->hp->k_dim, f->hp->k_dim);
+}
+
 static void finish_qkv_row(void *ctx, uint32_t row, uint32_t worker)
 {
     (void)worker;
@@ -53,6 +62,7 @@ static void finish_qkv_row(void *ctx, uint32_t row, uint32_t worker)
     norm_heads(f, k, &l->k_norm, hp->n_kv_heads);
     rotate_heads(f, q, hp->n_heads, cs);
     rotate_heads(f, k, hp->n_kv_heads, cs);
+    turn_queries(f, q, f->spans[f->rows[row].span].kv);
     const struct row *r = &f->rows[row];
     clb_kv_write(f->spans[r->span].kv, c->il, r->index, k, v);
 }

@@ -21,7 +21,7 @@ uint64_t clb_plan_base(uint64_t resident)
 
 uint64_t clb_plan_kv_bytes(const clb_plan_input *in, uint64_t positions)
 {
-    return clb_sat_mul(clb_kv_bytes(&in->kv, positions), in->n_sequences);
+    return clb_sat_mul(clb_kv_sequence_bytes(&in->kv, positions, in->max_rows), in->n_sequences);
 }
 
 uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)

@@ -26,7 +26,7 @@ MAY = {
     "core/gguf": LOW,
     "core/text": LOW | {"core/gguf"},
     "core/plugin": LOW | {"core/config", "core/cpu", "core/ops"},
-    "core/kv": LOW,
+    "core/kv": LOW | {"core/ops"},
     "core/store": LOW | {"core/gguf", "core/plugin"},
     "core/model": LOW | {"core/gguf", "core/ops", "core/plugin", "core/store", "core/kv"},
     "core/plan": LOW | {"core/gguf", "core/model", "core/store", "core/kv", "core/plugin", "core/replay"},

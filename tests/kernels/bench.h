@@ -20,6 +20,7 @@ void bench_reference(const struct colibri_plugin *p);
 
 void bench_matmul(const struct colibri_matmul *m);
 void bench_vecops(const struct colibri_vecops *v);
+void bench_attention(const struct colibri_vecops *v);
 /* One measured vector operation: `what` says the shape; unit is e.g. "ns/element". */
 void bench_operation(const char *component, const char *what, double value, const char *unit);
 

@@ -112,7 +112,7 @@ static void next_component(void)
 void bench_operation(const char *component, const char *what, double value, const char *unit)
 {
     if (!out.json) {
-        printf("%-18s %-46s %10.3f %s\n", component, what, value, unit);
+        printf("%-18s %-62s %10.3f %s\n", component, what, value, unit);
         return;
     }
     next_component();

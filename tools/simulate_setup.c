@@ -8,6 +8,7 @@
 #include "config/value.h"
 #include "plugin/introspect.h"
 #include "simulate.h"
+#include "spec_list.h"
 
 /* ---- traces ---- */
 
@@ -51,40 +52,6 @@ int clb_sim_add_traces(clb_sim *s, const char *const *paths, size_t n, int forma
 }
 
 /* ---- lists ---- */
-
-/* "a,b:k=v,k=v,c": a comma starts a new item unless a key and '=' follow an item with parameters. Calls add(item). */
-static int each_item(const char *list, int (*add)(clb_sim *s, const char *item, clb_error *err), clb_sim *s,
-                     clb_error *err)
-{
-    char item[256];
-    size_t n = 0;
-    bool params = false;
-    for (const char *p = list;; p++) {
-        bool ends = *p == '\0';
-        if (*p == ',') {
-            size_t k = 1;
-            while (p[k] && p[k] != ',' && p[k] != '=' && p[k] != ':')
-                k++;
-            ends = !(params && p[k] == '=');
-        }
-        if (ends) {
-            item[n] = '\0';
-            if (n)
-                CLB_TRY(add(s, item, err));
-            else if (*list)
-                return clb_fail(err, COLIBRI_E_USAGE, "\"%.60s\": an item of the list is empty", list);
-            n = 0;
-            params = false;
-            if (!*p)
-                return COLIBRI_OK;
-            continue;
-        }
-        params |= *p == ':';
-        if (n + 1 == sizeof item)
-            return clb_fail(err, COLIBRI_E_USAGE, "\"%.60s\": an item of the list is too long", list);
-        item[n++] = *p;
-    }
-}
 
 /* Parameters from the settings, and on top of them those written behind the name. */
 static int read_params(clb_sim *s, enum clb_setting setting, const char *kind, const char *name, const char *item,
@@ -201,8 +168,9 @@ static int add_all(clb_sim *s, enum clb_iface iface, uint32_t kind, int (*add)(c
     return rc;
 }
 
-static int add_policy_or_all(clb_sim *s, const char *item, clb_error *err)
+static int add_policy_or_all(void *ctx, const char *item, clb_error *err)
 {
+    clb_sim *const s = ctx;
     return strcmp(item, "all") ? add_policy(s, item, err)
                                : add_all(s, CLB_IFACE_EXPERT_POLICY, COLIBRI_KIND_EXPERT_POLICY, add_policy, err);
 }
@@ -210,7 +178,7 @@ static int add_policy_or_all(clb_sim *s, const char *item, clb_error *err)
 int clb_sim_add_policies(clb_sim *s, const char *const *lists, size_t n, clb_error *err)
 {
     for (size_t i = 0; i < n; i++)
-        CLB_TRY(each_item(lists[i], add_policy_or_all, s, err));
+        CLB_TRY(clb_each_spec(lists[i], add_policy_or_all, s, err));
     if (n == 0)
         CLB_TRY(add_policy(s, clb_config_str(clb_args_config(s->args), CLB_SET_store_expert_policy), err));
     /* What the gap is measured between. */
@@ -260,8 +228,9 @@ static int add_predictor(clb_sim *s, const char *item, clb_error *err)
                        p->predictor->n_params, &p->params, err);
 }
 
-static int add_predictor_or_all(clb_sim *s, const char *item, clb_error *err)
+static int add_predictor_or_all(void *ctx, const char *item, clb_error *err)
 {
+    clb_sim *const s = ctx;
     return strcmp(item, "all") ? add_predictor(s, item, err)
                                : add_all(s, CLB_IFACE_PREDICTOR, COLIBRI_KIND_PREDICTOR, add_predictor, err);
 }
@@ -270,14 +239,15 @@ int clb_sim_add_predictors(clb_sim *s, const char *const *lists, size_t n, clb_e
 {
     CLB_TRY(add_predictor(s, "none", err)); /* what the others are compared with */
     for (size_t i = 0; i < n; i++)
-        CLB_TRY(each_item(lists[i], add_predictor_or_all, s, err));
+        CLB_TRY(clb_each_spec(lists[i], add_predictor_or_all, s, err));
     return COLIBRI_OK;
 }
 
 /* ---- capacities ---- */
 
-static int add_slots(clb_sim *s, const char *item, clb_error *err)
+static int add_slots(void *ctx, const char *item, clb_error *err)
 {
+    clb_sim *const s = ctx;
     clb_sim_slots k = {0};
     char *end = NULL;
     const double v = isdigit((unsigned char)*item) || *item == '.' ? strtod(item, &end) : -1;
@@ -327,9 +297,9 @@ int clb_sim_add_slots(clb_sim *s, const char *const *lists, size_t n, clb_error 
 {
     static const char *const usual = "10%,25%,40%,50%,75%";
     for (size_t i = 0; i < n; i++)
-        CLB_TRY(each_item(lists[i], add_slots, s, err));
+        CLB_TRY(clb_each_spec(lists[i], add_slots, s, err));
     if (n == 0)
-        CLB_TRY(each_item(usual, add_slots, s, err));
+        CLB_TRY(clb_each_spec(usual, add_slots, s, err));
     for (uint32_t i = 1; i < s->n_slots; i++) /* ascending: they are an axis */
         for (uint32_t k = i; k && share_of(s, &s->slots[k]) < share_of(s, &s->slots[k - 1]); k--) {
             const clb_sim_slots t = s->slots[k];

@@ -1,0 +1,46 @@
+/* What KV strategies are tried on: files turned into items with tokens. */
+#ifndef CLB_TOOLS_COMPARE_KV_TASKS_H
+#define CLB_TOOLS_COMPARE_KV_TASKS_H
+
+#include "compare_kv.h"
+#include "engine/engine.h"
+#include "text/chat.h"
+
+/* One item, ready to run. */
+typedef struct clb_kvc_case {
+    uint32_t item; /* of the grid */
+    enum clb_kvc_kind kind;
+    clb_tokens ids, answer;
+    char *key;           /* what must stand in the generated text (passkey) */
+    uint32_t n_generate; /* tokens (passkey) */
+} clb_kvc_case;
+
+typedef struct clb_kvc_cases {
+    clb_kvc_case *v;
+    uint32_t n;
+} clb_kvc_cases;
+
+typedef struct clb_kvc_task_options {
+    const clb_engine *engine;
+    const clb_chat_format *chat; /* NULL: prompts are continued as they are */
+    uint32_t most_items;         /* per task; 0: all. They are spread evenly over the file */
+    uint32_t text_tokens;        /* of a piece of a text */
+    const clb_log *log;
+} clb_kvc_task_options;
+
+/* assignment: "recall=FILE". Adds the task and its items to the grid and the cases to the list. What does not fit the
+ * context is left out with a warning; USAGE if nothing is left. Other errors: USAGE, FORMAT with file and line.
+ *   text: a text, cut into pieces; or JSON lines {"text", "id", "group"}, each cut into pieces.
+ *   recall: JSON lines {"prompt", "answer", "id", "distance"}; the answer with its leading space, if any.
+ *   passkey: one JSON object {"filler": FILE beside it, "needle": "... {key} ...", "question", "answer_prefix",
+ * "lengths", "depths", "repeats", "seed"}. */
+int clb_kvc_load_task(clb_kvc *c, const char *assignment, const clb_kvc_task_options *options, clb_kvc_cases *out,
+                      clb_error *err);
+void clb_kvc_cases_free(clb_kvc_cases *cases);
+
+/* "xxh3:..." of n bytes, of a whole file, or, of one larger than 256 MiB, of its size and samples ("xxh3-samples:...").
+ */
+void clb_kvc_hash(const void *data, size_t n, char out[40]);
+int clb_kvc_hash_file(const char *path, char out[40], clb_error *err);
+
+#endif

@@ -32,14 +32,15 @@ struct expected {
     int neox, compact, covariance, v_norm, max;
     float epsilon, scale;
     const float *inv_freq;
-    float *row, *cs, *mean, *cov, *logit; /* [dim or v_dim], [n_rot], [dim], [dim][dim], [max_positions] */
+    float *row, *cs, *mean, *half, *cov; /* [dim or v_dim], [n_rot], [dim], [dim], [dim][dim] */
+    float *logit;                        /* [max_positions] */
 };
 
 static void *create(const struct colibri_kv_config *config, char *why, size_t why_size)
 {
     const size_t dim = config->head_dim, v_dim = config->v_dim, n_rot = config->n_rot;
     const size_t row = dim > v_dim ? dim : v_dim;
-    const size_t floats = row + n_rot + dim + dim * dim + config->max_positions;
+    const size_t floats = row + n_rot + 2 * dim + dim * dim + config->max_positions;
     struct expected *s = malloc(sizeof *s + floats * sizeof(float));
     if (!s) {
         snprintf(why, why_size, "out of memory");
@@ -64,7 +65,8 @@ static void *create(const struct colibri_kv_config *config, char *why, size_t wh
     s->row = (float *)(s + 1);
     s->cs = s->row + row;
     s->mean = s->cs + n_rot;
-    s->cov = s->mean + dim;
+    s->half = s->mean + dim;
+    s->cov = s->half + dim;
     s->logit = s->cov + dim * dim;
     return s;
 }
@@ -114,19 +116,28 @@ static void future_queries(const struct expected *s, const struct colibri_kv_vie
         rotate(s, s->cov + i, dim);
 }
 
+/* The products go row by row of the covariance's upper half, in which each inner loop can be a vector one: this is
+ * where the time goes. */
 static float logit(const struct expected *s, const float *k)
 {
+    const uint32_t dim = s->dim;
+    float *const restrict half = s->half;
     float linear = 0, square = 0;
-    for (uint32_t d = 0; d < s->dim; d++)
+    for (uint32_t d = 0; d < dim; d++)
         linear += k[d] * s->mean[d];
-    for (uint32_t i = 0; s->covariance && i < s->dim; i++) {
-        const float *row = s->cov + (size_t)i * s->dim;
-        float sum = 0;
-        for (uint32_t j = 0; j < s->dim; j++)
-            sum += row[j] * k[j];
-        square += k[i] * sum;
+    if (!s->covariance)
+        return s->scale * linear;
+    memset(half, 0, dim * sizeof half[0]);
+    for (uint32_t i = 0; i < dim; i++) {
+        const float *const restrict row = s->cov + (size_t)i * dim;
+        const float x = k[i];
+        half[i] += 0.5f * x * row[i];
+        for (uint32_t j = i + 1; j < dim; j++)
+            half[j] += x * row[j];
     }
-    return s->scale * linear + s->scale * s->scale * 0.5f * square;
+    for (uint32_t d = 0; d < dim; d++)
+        square += half[d] * k[d];
+    return s->scale * linear + s->scale * s->scale * square;
 }
 
 /* Adds the expected attention of one query head to out[from .. n). */

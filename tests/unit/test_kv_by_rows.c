@@ -178,6 +178,14 @@ static void lagkv(void **state)
     kv_ask(s, self, &view, keep);
     KV_KEPT(keep, N, 0, 1, 117, 118, 119);
     s->destroy(self);
+    memset(keys, 0, sizeof keys); /* all alike: the later ones of each partition */
+    memset(values, 0, sizeof values);
+    self = kv_open(s, &config);
+    view.n_keep = 50;
+    kv_ask(s, self, &view, keep);
+    for (int i = 0; i < 10 * LAG; i++)
+        assert_int_equal(keep[SINKS + i], i % LAG >= LAG - 3);
+    s->destroy(self);
     params[2] = 1; /* scores of a partition, not ranks: keys and values sum to 1 each */
     fill(3);
     self = kv_open(s, &config);

@@ -125,6 +125,13 @@ static void budgets_of_layers(void **state)
             assert_in_range(sum, 6 * b - 6, 6 * b);
             pyramid->destroy(self);
         }
+    const uint8_t only[] = {0, 0, 1, 0, 0, 0, 0, 0};
+    config.budget = 200;
+    config.evictable = only;
+    self = kv_open(pyramid, &config);
+    assert_int_equal(pyramid->budget(self, 2, 0, 100000), 200);
+    pyramid->destroy(self);
+    config.evictable = evictable;
     /* a window that is derived from the budget covers the largest layer */
     const struct colibri_kv_child window = child_of(streaming);
     config.budget = 200;
@@ -388,7 +395,12 @@ static void merging(void **state)
         /* shares of 0.25 and, clipped, 1: together not more than `most` */
         assert_true(fabsf(weight[1] - most[round] * 0.2f) < 1e-6f);
         assert_true(fabsf(weight[2] - most[round] * 0.8f) < 1e-6f);
-        assert_true(weight[5] == most[round]); /* nobody has looked at the newest yet */
+        assert_true(weight[5] == most[round]);               /* nobody has looked at the newest yet */
+        const float low[] = {5, 1.4f, 0.48f, 4, 0, 0, 0, 0}; /* shares of 0.25 and 0.1: added as they are */
+        view.prob_sum = low;
+        assert_int_equal(cam->merge(self, &view, stay, into, weight), COLIBRI_OK);
+        assert_true(fabsf(weight[1] - 0.25f) < 1e-6f && fabsf(weight[2] - 0.1f) < 1e-6f);
+        view.prob_sum = sum;
         kv_ask(cam, self, &view, keep);
         cam->destroy(self);
     }

@@ -12,7 +12,7 @@ static const clb_setting_info keys[] = {
     {.key = "library", .type = CLB_TYPE_STR},
     {.key = "symbol", .type = CLB_TYPE_STR},
     {.key = "signature", .type = CLB_TYPE_STR},
-    {.key = "kind", .type = CLB_TYPE_ENUM, .value_name = "expert-policy|matmul-f32"},
+    {.key = "kind", .type = CLB_TYPE_ENUM, .value_name = "expert-policy|kv-strategy|matmul-f32"},
     {.key = "summary", .type = CLB_TYPE_STR},
     {.key = "on-use", .type = CLB_TYPE_STR},
     {.key = "on-use-signature", .type = CLB_TYPE_STR},
@@ -22,6 +22,7 @@ static const clb_setting_info keys[] = {
     {.key = "score-rises", .type = CLB_TYPE_BOOL},
     {.key = "thread-safe", .type = CLB_TYPE_BOOL},
     {.key = "rank", .type = CLB_TYPE_INT, .max = 1000000},
+    {.key = "window", .type = CLB_TYPE_INT, .min = 1, .max = 1024},
     {.key = "min-x", .type = CLB_TYPE_INT, .min = 1, .max = 1000000},
 };
 #define N_KEYS (sizeof keys / sizeof *keys)

@@ -66,12 +66,16 @@ static int take_key(clb_foreign_spec *s, const char *key, const char *value, clb
     }
     uint64_t number = 0;
     if (!strcmp(key, "kind")) {
-        s->kind = strcmp(value, "matmul-f32") ? CLB_FOREIGN_EXPERT_POLICY : CLB_FOREIGN_MATMUL_F32;
+        s->kind = !strcmp(value, "matmul-f32")    ? CLB_FOREIGN_MATMUL_F32
+                  : !strcmp(value, "kv-strategy") ? CLB_FOREIGN_KV_STRATEGY
+                                                  : CLB_FOREIGN_EXPERT_POLICY;
         return COLIBRI_OK;
     }
     CLB_TRY(clb_parse_u64(value, &number, err)); /* within limits: the settings have checked it */
     if (!strcmp(key, "rank"))
         s->rank = (int)number;
+    else if (!strcmp(key, "window"))
+        s->window = (unsigned)number;
     else
         s->min_x = (unsigned)number;
     return COLIBRI_OK;
@@ -117,7 +121,11 @@ static int check_spec(const clb_foreign_spec *s, const char **key, clb_error *er
     bool fortran;
     if (s->kind == CLB_FOREIGN_MATMUL_F32)
         return clb_foreign_sgemm_convention(s->signature, &fortran, err);
-    CLB_TRY(clb_foreign_parse(s->signature, CLB_FOREIGN_IN_SCORE, &signature, err));
+    const bool kv = s->kind == CLB_FOREIGN_KV_STRATEGY;
+    CLB_TRY(clb_foreign_parse(s->signature, kv ? CLB_FOREIGN_IN_KV : CLB_FOREIGN_IN_SCORE, &signature, err));
+    *key = "window";
+    if (s->window && !clb_foreign_asks(&signature, CLB_ARG_prob_last))
+        return clb_fail(err, COLIBRI_E_USAGE, "it is about prob_last, which the signature does not ask for");
     *key = "on-use";
     if (s->on_use)
         CLB_TRY(check_symbol(s->on_use, err));
@@ -129,22 +137,30 @@ static int check_spec(const clb_foreign_spec *s, const char **key, clb_error *er
         CLB_TRY(check_symbol(s->reset, err));
     *key = "reset-signature";
     if (s->reset_signature)
-        CLB_TRY(clb_foreign_parse(s->reset_signature, CLB_FOREIGN_IN_RESET, &signature, err));
+        CLB_TRY(clb_foreign_parse(s->reset_signature, kv ? CLB_FOREIGN_IN_KV_RESET : CLB_FOREIGN_IN_RESET, &signature, err));
     return COLIBRI_OK;
 }
 
 /* A key of another kind of function, or one that goes with a key that is not there. */
 static int check_fits(const clb_foreign_spec *s, const char *key, clb_error *err)
 {
-    static const char *const of_policy[] = {"on-use",        "on-use-signature", "reset",      "reset-signature",
-                                            "deterministic", "score-rises",      "thread-safe"};
-    bool policy = false;
-    for (size_t i = 0; i < sizeof of_policy / sizeof *of_policy; i++)
-        policy = policy || !strcmp(key, of_policy[i]);
-    const bool product = !strcmp(key, "rank") || !strcmp(key, "min-x");
-    if (s->kind == CLB_FOREIGN_MATMUL_F32 ? policy : product)
-        return clb_fail(err, COLIBRI_E_USAGE, "it does not go with kind = %s",
-                        s->kind == CLB_FOREIGN_MATMUL_F32 ? "matmul-f32" : "expert-policy");
+    enum { POLICY = 1, PRODUCT = 2, KV = 4 };
+    static const struct {
+        const char *key;
+        unsigned kinds;
+    } of[] = {{"on-use", POLICY},      {"on-use-signature", POLICY}, {"reset", POLICY | KV},
+              {"score-rises", POLICY}, {"deterministic", POLICY | KV}, {"reset-signature", POLICY | KV},
+              {"rank", PRODUCT},       {"thread-safe", POLICY | KV}, {"min-x", PRODUCT},
+              {"window", KV}};
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } kinds[] = {[CLB_FOREIGN_EXPERT_POLICY] = {POLICY, "expert-policy"},
+                 [CLB_FOREIGN_MATMUL_F32] = {PRODUCT, "matmul-f32"},
+                 [CLB_FOREIGN_KV_STRATEGY] = {KV, "kv-strategy"}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (!strcmp(of[i].key, key) && !(of[i].kinds & kinds[s->kind].bit))
+            return clb_fail(err, COLIBRI_E_USAGE, "it does not go with kind = %s", kinds[s->kind].name);
     if (!strcmp(key, "on-use-signature") && !s->on_use)
         return clb_fail(err, COLIBRI_E_USAGE, "there is no on-use");
     if (!strcmp(key, "reset-signature") && !s->reset)
@@ -244,6 +260,7 @@ static int fill(clb_foreign *f, const clb_foreign_spec *s, clb_error *err)
                             .score_rises = s->score_rises,
                             .thread_safe = s->thread_safe,
                             .rank = s->rank,
+                            .window = s->window,
                             .min_x = s->min_x ? s->min_x : DEFAULT_MIN_X};
     const char *const use = s->on_use_signature ? s->on_use_signature : DEFAULT_USE;
     const char *const reset = s->reset_signature ? s->reset_signature : DEFAULT_RESET;
@@ -262,6 +279,12 @@ static int fill(clb_foreign *f, const clb_foreign_spec *s, clb_error *err)
     snprintf(f->source, sizeof f->source, "foreign function %.60s, bound in %.160s", s->symbol, c->origin);
     if (s->kind == CLB_FOREIGN_MATMUL_F32)
         return clb_foreign_sgemm_convention(c->signature, &f->sgemm.fortran, err);
+    if (s->kind == CLB_FOREIGN_KV_STRATEGY) {
+        CLB_TRY(clb_foreign_parse(c->signature, CLB_FOREIGN_IN_KV, &f->kv.score.signature, err));
+        return c->reset
+                   ? clb_foreign_parse(c->reset_signature, CLB_FOREIGN_IN_KV_RESET, &f->kv.reset.signature, err)
+                   : COLIBRI_OK;
+    }
     CLB_TRY(clb_foreign_parse(c->signature, CLB_FOREIGN_IN_SCORE, &f->policy.score.signature, err));
     if (c->on_use)
         CLB_TRY(clb_foreign_parse(c->on_use_signature, CLB_FOREIGN_IN_USE, &f->policy.on_use.signature, err));
@@ -284,6 +307,8 @@ int clb_foreign_create(const clb_foreign_spec *spec, const clb_log *log, clb_for
         return rc;
     }
     atomic_init(&f->log, log);
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_mutex_init(&f->instances, NULL);
     *out = f;
     return COLIBRI_OK;
 }
@@ -317,7 +342,9 @@ const char *clb_foreign_origin(const clb_foreign *f)
 
 const void *clb_foreign_table(const clb_foreign *f)
 {
-    return f->spec.kind == CLB_FOREIGN_MATMUL_F32 ? (const void *)&f->sgemm.table : &f->policy.table;
+    return f->spec.kind == CLB_FOREIGN_MATMUL_F32    ? (const void *)&f->sgemm.table
+           : f->spec.kind == CLB_FOREIGN_KV_STRATEGY ? (const void *)&f->kv.table
+                                                     : &f->policy.table;
 }
 
 /* ---- loading ------------------------------------------------------------------------------------------------- */
@@ -408,5 +435,7 @@ static int open_library(clb_foreign *f, clb_error *err)
 int clb_foreign_load(clb_foreign *f, clb_error *err)
 {
     CLB_TRY(open_library(f, err));
-    return f->spec.kind == CLB_FOREIGN_MATMUL_F32 ? clb_foreign_sgemm_load(f, err) : clb_foreign_policy_load(f, err);
+    return f->spec.kind == CLB_FOREIGN_MATMUL_F32    ? clb_foreign_sgemm_load(f, err)
+           : f->spec.kind == CLB_FOREIGN_KV_STRATEGY ? clb_foreign_kv_load(f, err)
+                                                     : clb_foreign_policy_load(f, err);
 }

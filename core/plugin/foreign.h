@@ -12,15 +12,16 @@
 #include "base/log.h"
 #include "config/config.h"
 
-enum clb_foreign_kind { CLB_FOREIGN_EXPERT_POLICY, CLB_FOREIGN_MATMUL_F32 };
+enum clb_foreign_kind { CLB_FOREIGN_EXPERT_POLICY, CLB_FOREIGN_MATMUL_F32, CLB_FOREIGN_KV_STRATEGY };
 
 /* One section; strings are borrowed, NULL: not given. */
 typedef struct clb_foreign_spec {
     const char *name, *origin; /* origin: of its first key */
     enum clb_foreign_kind kind;
     const char *library, *symbol, *signature, *summary;
-    const char *on_use, *on_use_signature, *reset, *reset_signature; /* EXPERT_POLICY */
-    bool deterministic, score_rises, thread_safe;
+    const char *on_use, *on_use_signature, *reset, *reset_signature; /* EXPERT_POLICY; KV_STRATEGY: reset */
+    bool deterministic, score_rises, thread_safe;                    /* EXPERT_POLICY; KV_STRATEGY: not score_rises */
+    unsigned window; /* KV_STRATEGY: queries behind prob_last; 0: the default */
     int rank;       /* MATMUL_F32 */
     unsigned min_x; /* MATMUL_F32 */
 } clb_foreign_spec;
@@ -43,7 +44,7 @@ int clb_foreign_create(const clb_foreign_spec *spec, const clb_log *log, clb_for
 /* Loads the library, looks up the functions. PLUGIN and the reason; the floating-point state is restored. The library
  * stays mapped in any case. [main-thread] */
 int clb_foreign_load(clb_foreign *foreign, clb_error *err);
-/* struct colibri_expert_policy or struct colibri_matmul, valid until the process ends; after a successful load. */
+/* struct colibri_expert_policy, colibri_kv_strategy or colibri_matmul, valid until the process ends; after a successful load. */
 const void *clb_foreign_table(const clb_foreign *foreign);
 /* Detaches the log. Freed only if its table was never made: as those of plugins, tables live until the process ends. */
 void clb_foreign_retire(clb_foreign *foreign);

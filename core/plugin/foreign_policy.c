@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "plugin/foreign_private.h"
-#include "plugin/fpstate.h"
 
 typedef struct counters {
     uint64_t uses, uses_before; /* uses_before: when it last left */
@@ -38,20 +37,12 @@ static counters *counters_of(policy *p, uint32_t layer, uint32_t expert)
     return layer < p->n_layers && expert < p->n_experts ? &p->expert[(size_t)layer * p->n_experts + expert] : NULL;
 }
 
-typedef union argument_value {
-    uint32_t u32;
-    uint64_t u64;
-    float f32;
-    double f64;
-} argument_value;
-
 /* One value of the vocabulary, as the natural type of its row in the table: integers in u64, the others in f64. */
-static argument_value value(const policy *p, const about *a, enum clb_foreign_argument what, bool *is_float)
+static clb_foreign_value value(const policy *p, const about *a, enum clb_foreign_argument what)
 {
     const counters *const c = a ? &p->expert[(size_t)a->layer * p->n_experts + a->expert]
                                 : NULL; /* NULL: a reset, which asks for no counter */
-    *is_float = false;
-#define INTEGER(v) ((argument_value){.u64 = (v)})
+#define INTEGER(v) ((clb_foreign_value){.u64 = (v)})
     switch (what) {
     case CLB_ARG_layer:
         return INTEGER(a->layer);
@@ -97,53 +88,24 @@ static argument_value value(const policy *p, const about *a, enum clb_foreign_ar
         break;
     }
 #undef INTEGER
-    *is_float = true;
     switch (what) {
     case CLB_ARG_gate:
-        return (argument_value){.f64 = (double)a->gate};
+        return (clb_foreign_value){.is_float = true, .f64 = (double)a->gate};
     case CLB_ARG_gate_last:
-        return (argument_value){.f64 = (double)c->gate_last};
+        return (clb_foreign_value){.is_float = true, .f64 = (double)c->gate_last};
     case CLB_ARG_gate_average:
-        return (argument_value){.f64 = c->uses ? c->gate_sum / (double)c->uses : 0};
+        return (clb_foreign_value){.is_float = true, .f64 = c->uses ? c->gate_sum / (double)c->uses : 0};
     default:
-        return (argument_value){.f64 = 0};
+        return (clb_foreign_value){.is_float = true, .f64 = 0};
     }
 }
 
-/* Calls with the arguments that the signature asks for. false: the floating-point state had to be put back. */
-static bool call(policy *p, clb_foreign_call *c, const about *a, void *result)
+static bool call(policy *p, clb_foreign_call *c, const about *a, clb_foreign_result *result)
 {
-    argument_value values[CLB_FOREIGN_MAX_ARGS];
-    void *args[CLB_FOREIGN_MAX_ARGS];
-    for (unsigned i = 0; i < c->signature.n; i++) {
-        bool is_float;
-        const argument_value v = value(p, a, c->signature.arg[i].what, &is_float);
-        switch (c->signature.arg[i].as) {
-        case CLB_FT_U32:
-            values[i].u32 = (uint32_t)v.u64;
-            break;
-        case CLB_FT_F32:
-            values[i].f32 = (float)v.f64;
-            break;
-        case CLB_FT_F64:
-            values[i].f64 = is_float ? v.f64 : (double)v.u64;
-            break;
-        default:
-            values[i].u64 = v.u64;
-        }
-        args[i] = &values[i];
-    }
-    clb_foreign *const f = p->f;
-    if (!f->spec.thread_safe)
-        pthread_mutex_lock(&f->policy.lock);
-    const clb_fpstate before = clb_fpstate_get();
-    ffi_call(&c->cif, c->fn, result, args);
-    const bool same = clb_fpstate_same(before, clb_fpstate_get());
-    if (!same)
-        clb_fpstate_set(before);
-    if (!f->spec.thread_safe)
-        pthread_mutex_unlock(&f->policy.lock);
-    return same;
+    clb_foreign_value values[CLB_FOREIGN_MAX_ARGS];
+    for (unsigned i = 0; i < c->signature.n; i++)
+        values[i] = value(p, a, c->signature.arg[i].what);
+    return clb_foreign_run(p->f, c, values, result);
 }
 
 /* ---- callbacks ---------------------------------------------------------------------------------------------- */
@@ -166,48 +128,10 @@ static bool one_at_a_time(const clb_foreign *f)
            (fresh->fn && !clb_foreign_asks(&fresh->signature, CLB_ARG_instance));
 }
 
-/* The lowest number that no live instance has; UINT32_MAX: refused, and why. */
-static uint32_t take_number(clb_foreign *f, char *why, size_t why_size)
-{
-    uint32_t number = 0, live = 0;
-    pthread_mutex_lock(&f->policy.instances);
-    for (uint32_t i = 0; i < f->policy.n_taken; i++)
-        live += f->policy.taken[i];
-    while (number < f->policy.n_taken && f->policy.taken[number])
-        number++;
-    if (live && one_at_a_time(f)) {
-        snprintf(
-            why, why_size,
-            "its library remembers uses, so it can serve one pool of one model at a time; for more, 'u32 instance' "
-            "must be among the arguments of on-use and reset");
-        number = UINT32_MAX;
-    } else if (number == f->policy.n_taken) {
-        uint8_t *const more = realloc(f->policy.taken, number + 1);
-        if (more) {
-            f->policy.taken = more;
-            f->policy.n_taken++;
-        } else {
-            snprintf(why, why_size, "out of memory");
-            number = UINT32_MAX;
-        }
-    }
-    if (number != UINT32_MAX)
-        f->policy.taken[number] = 1;
-    pthread_mutex_unlock(&f->policy.instances);
-    return number;
-}
-
-static void give_number(clb_foreign *f, uint32_t number)
-{
-    pthread_mutex_lock(&f->policy.instances);
-    f->policy.taken[number] = 0;
-    pthread_mutex_unlock(&f->policy.instances);
-}
-
 static void destroy(void *self)
 {
     policy *const p = self;
-    give_number(p->f, p->instance);
+    clb_foreign_give_number(p->f, p->instance);
     free(p->bytes);
     free(p);
 }
@@ -272,7 +196,7 @@ static double score(void *self, uint32_t layer, uint32_t expert)
 {
     policy *const p = self;
     const about a = {.layer = layer, .expert = expert};
-    argument_value result = {0};
+    clb_foreign_result result = {0};
     if (!call(p, &p->f->policy.score, &a, &result)) {
         clb_foreign_complain(p->f, p->f->spec.symbol);
         return NAN; /* a bad answer: the host counts it and takes its own choice */
@@ -295,7 +219,11 @@ static void explain(void *self, uint32_t layer, uint32_t expert, char *out, size
 static policy *create(clb_foreign *f, const struct colibri_policy_config *config, char *why, size_t why_size)
 {
     const uint64_t n = (uint64_t)config->n_layers * config->n_experts;
-    const uint32_t number = take_number(f, why, why_size);
+    const uint32_t number = clb_foreign_take_number(f, one_at_a_time(f),
+                                                    "its library remembers uses, so it can serve one pool of one model at a "
+                                                    "time; for more, 'u32 instance' must be among the arguments of on-use and "
+                                                    "reset",
+                                                    why, why_size);
     if (number == UINT32_MAX)
         return NULL;
     policy *const p =
@@ -303,7 +231,7 @@ static policy *create(clb_foreign *f, const struct colibri_policy_config *config
     uint64_t *const bytes = p ? calloc(config->n_layers, sizeof *bytes) : NULL;
     if (!bytes) {
         free(p);
-        give_number(f, number);
+        clb_foreign_give_number(f, number);
         snprintf(why, why_size, "no memory for %u layers of %u experts", config->n_layers, config->n_experts);
         return NULL;
     }
@@ -335,8 +263,6 @@ int clb_foreign_policy_load(clb_foreign *f, clb_error *err)
         CLB_TRY(clb_foreign_bind(f, f->spec.on_use, &f->policy.on_use, err));
     if (f->spec.reset)
         CLB_TRY(clb_foreign_bind(f, f->spec.reset, &f->policy.reset, err));
-    pthread_mutex_init(&f->policy.lock, NULL);
-    pthread_mutex_init(&f->policy.instances, NULL);
     void *code = NULL;
     CLB_TRY(clb_foreign_closure(f, &ffi_type_pointer, of_create, 3, create_closure, &code, err));
     struct colibri_expert_policy *const t = &f->policy.table;

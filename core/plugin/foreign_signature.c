@@ -107,9 +107,10 @@ static int parse(const char *p, unsigned function, clb_foreign_signature *out, c
 {
     *out = (clb_foreign_signature){0};
     CLB_TRY(take_type(&p, &out->result, err));
-    if (function == CLB_FOREIGN_IN_SCORE && out->result != CLB_FT_F64 && out->result != CLB_FT_F32)
+    const bool scores = function == CLB_FOREIGN_IN_SCORE || function == CLB_FOREIGN_IN_KV;
+    if (scores && out->result != CLB_FT_F64 && out->result != CLB_FT_F32)
         return clb_fail(err, COLIBRI_E_USAGE, "a score is a double or a float");
-    if (function != CLB_FOREIGN_IN_SCORE && out->result != CLB_FT_VOID)
+    if (!scores && out->result != CLB_FT_VOID)
         return clb_fail(err, COLIBRI_E_USAGE, "this function returns nothing: write void(...)");
     if (*p != '(')
         return clb_fail(err, COLIBRI_E_USAGE, "'(' is expected behind the type of the result");

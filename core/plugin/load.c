@@ -145,7 +145,9 @@ static int same_file(const clb_candidate *c, clb_error *err)
 static void load_foreign(clb_registry *reg, size_t i)
 {
     clb_candidate *const c = &reg->candidates[i];
-    const enum clb_iface iface = c->note.desc.kinds == COLIBRI_KIND_KERNEL ? CLB_IFACE_MATMUL : CLB_IFACE_EXPERT_POLICY;
+    const enum clb_iface iface = c->note.desc.kinds == COLIBRI_KIND_KERNEL        ? CLB_IFACE_MATMUL
+                                 : c->note.desc.kinds == COLIBRI_KIND_KV_STRATEGY ? CLB_IFACE_KV_STRATEGY
+                                                                                  : CLB_IFACE_EXPERT_POLICY;
     clb_error e = {0};
     if (clb_foreign_load(c->foreign, &e)) {
         reject_loaded(reg, i, e.msg);

@@ -78,12 +78,15 @@ static int add_foreign(clb_registry *reg, const clb_foreign_spec *spec, clb_erro
     clb_candidate *const c = &reg->candidates[reg->n_candidates];
     *c = (clb_candidate){.origin = "config", .has_note = true, .has_id = true, .state = CLB_PLUGIN_REJECTED};
     CLB_TRY(clb_foreign_create(spec, reg->log, &c->foreign, err));
-    const bool policy = spec->kind == CLB_FOREIGN_EXPERT_POLICY;
+    const bool named = spec->kind != CLB_FOREIGN_MATMUL_F32; /* products serve by rank */
+    const uint32_t kind = !named                                    ? COLIBRI_KIND_KERNEL
+                          : spec->kind == CLB_FOREIGN_KV_STRATEGY ? COLIBRI_KIND_KV_STRATEGY
+                                                                    : COLIBRI_KIND_EXPERT_POLICY;
     c->note.desc = (struct colibri_note_desc){.desc_size = sizeof c->note.desc,
                                               .abi_major = COLIBRI_ABI_MAJOR,
                                               .abi_minor = COLIBRI_ABI_MINOR,
-                                              .kinds = policy ? COLIBRI_KIND_EXPERT_POLICY : COLIBRI_KIND_KERNEL,
-                                              .rank = policy ? 0 : spec->rank,
+                                              .kinds = kind,
+                                              .rank = named ? 0 : spec->rank,
                                               .version = "0",
                                               .license = "unknown"};
     snprintf(c->note.desc.id, sizeof c->note.desc.id, "foreign.%s", spec->name);
@@ -92,15 +95,16 @@ static int add_foreign(clb_registry *reg, const clb_foreign_spec *spec, clb_erro
                     spec->origin ? spec->origin : "the program");
     clb_candidate_filter(reg, c);
     reg->n_candidates++;
-    for (size_t i = 0; policy && i + 1 < reg->n_candidates; i++) {
+    for (size_t i = 0; named && i + 1 < reg->n_candidates; i++) {
         const clb_candidate *const other = &reg->candidates[i];
         if ((other->state == CLB_PLUGIN_AVAILABLE || other->state == CLB_PLUGIN_SHADOWED) &&
-            other->note.desc.kinds & COLIBRI_KIND_EXPERT_POLICY && !other->foreign &&
+            other->note.desc.kinds & kind && !other->foreign &&
             clb_id_ends_with(other->note.desc.id, spec->name))
             return clb_fail(err, COLIBRI_E_USAGE,
-                            "%s: [foreign.%s]: plugin %s (%s) offers an expert policy of this name: choose another",
+                            "%s: [foreign.%s]: plugin %s (%s) offers %s of this name: choose another",
                             spec->origin ? spec->origin : "settings", spec->name, other->note.desc.id,
-                            clb_candidate_place(other));
+                            clb_candidate_place(other),
+                            kind == COLIBRI_KIND_KV_STRATEGY ? "a KV strategy" : "an expert policy");
     }
     return COLIBRI_OK;
 }

@@ -77,6 +77,71 @@ cp "$model" "$WORK/models/m.gguf"
 cp "$WORK/a.ini" "$WORK/models/colibri.ini"
 refuse 2 "not allowed in a file beside a model" "$c" run -m "$WORK/models/m.gguf" -n 1 x
 
+# ---- a KV strategy: libm's fabs(position) keeps the newest, as sliding-window without sinks does; scores of what the host computes
+cat >"$WORK/kv.c" <<'C'
+double small_keys(float key_norm) { return -(double)key_norm; }
+double no_number(void) { return 0.0 / 0.0; }
+static unsigned resets, sequences;
+void fresh(unsigned instance) { resets++, sequences = instance + 1; }
+double mixed(unsigned instance, unsigned layer, unsigned kv_head, unsigned position, unsigned rank, unsigned long long age,
+             unsigned n_kept, unsigned n_keep, unsigned n_prompt, unsigned n_system, unsigned long long next_position,
+             float prob_sum, float prob_max, float prob_last, unsigned n_last, float key_norm, float value_norm, unsigned budget,
+             unsigned n_layers, unsigned n_kv_heads)
+{ /* whatever is not so makes a number that is none */
+    int good = instance < sequences && resets && layer < n_layers && kv_head < n_kv_heads && rank < n_kept &&
+               position + age == next_position && rank <= position && n_keep <= n_kept && n_keep == budget && budget == 64 &&
+               n_prompt <= next_position && n_system == 0 && prob_sum >= 0 && prob_max >= 0 && prob_max <= 64 &&
+               prob_last >= 0 && n_last >= 1 && n_last <= 8 && key_norm > 0 && value_norm > 0;
+    return good ? (double)prob_last : 0.0 / 0.0;
+}
+C
+if cc -O2 -shared -fPIC -o "$WORK/kv.so" "$WORK/kv.c" 2>"$WORK/cc"; then
+    chmod go-w "$WORK/kv.so"
+    section_kv() { # section_kv NAME LIBRARY SYMBOL SIGNATURE
+        printf '[foreign.%s]\nkind = kv-strategy\nlibrary = %s\nsymbol = %s\nsignature = %s\n' "$@"
+    }
+    {
+        section_kv newest libm.so.6 fabs 'double(f64 position)'
+        section_kv lately libm.so.6 fabsf 'float(f32 prob_last)'
+        echo 'window = 1'
+        section_kv small-keys "$WORK/kv.so" small_keys 'double(f32 key_norm)'
+        section_kv no-number "$WORK/kv.so" no_number 'double()'
+        section_kv mixed "$WORK/kv.so" mixed 'double(u32 instance, u32 layer, u32 kv_head, u32 position, u32 rank, u64 age, u32 n_kept, u32 n_keep, u32 n_prompt, u32 n_system, u64 next_position, f32 prob_sum, f32 prob_max, f32 prob_last, u32 n_last, f32 key_norm, f32 value_norm, u32 budget, u32 n_layers, u32 n_kv_heads)'
+        printf 'window = 8\nreset = fresh\nreset-signature = void(u32 instance)\n'
+    } >"$WORK/kv.ini"
+    head -c 2500 "$SOURCE_DIR/tests/data/tiny-moe/prose.txt" >"$WORK/prose.txt"
+    perplexity() { # with 64 of 320 positions
+        run 0 "$c" perplexity -m "$model" -c 320 --batch 16 -f "$WORK/prose.txt" --json --config "$WORK/kv.ini" --kv-budget 64 \
+            --kv-strategy "$1" && grep -m1 '"perplexity"' "$WORK/out"
+    }
+    same() { # same FOREIGN STRATEGY
+        local a b
+        a=$(perplexity "$1") b=$(perplexity "$2")
+        [ -n "$a" ] && [ "$a" = "$b" ] || fail "$1: $a; $2: $b"
+    }
+    same newest sliding-window:sinks=0
+    same small-keys l2-norm
+    [ "$(perplexity newest)" != "$(perplexity lately)" ] || fail "newest and lately keep the same"
+    perplexity mixed >/dev/null
+    grep -q misbehaved "$WORK/err" && fail "mixed did not get what it asked for: $(cat "$WORK/err")"
+    kv() { "$c" run -m "$model" --raw --temperature 0 -n 120 --ignore-eos --config "$WORK/kv.ini" --kv-budget 48 --stats --kv-strategy "$@" "The bird"; }
+    run 0 kv no-number
+    err "no-number misbehaved: score left or wrote a value that is not a number"
+    err "answers replaced by the host"
+    run 0 kv ada/small-keys # a foreign function may be wrapped
+    err "strategy ada/small-keys"
+    run 0 "$c" plugins info mixed --config "$WORK/kv.ini"
+    out "path:    $WORK/kv.so"
+    refuse 2 "foreign.newest.on-use: it does not go with kind = kv-strategy" kv newest --set foreign.newest.on-use=fabs
+    refuse 2 "it is about prob_last" kv newest --set foreign.newest.window=8
+    refuse 2 "did you mean 'position'?" kv newest --set "foreign.newest.signature=double(f64 postion)"
+    refuse 2 "there is no argument 'expert' here" kv newest --set "foreign.newest.signature=double(f64 expert)"
+    refuse 2 "offers a KV strategy of this name" kv newest --set foreign.h2o.library=libm.so.6 --set foreign.h2o.symbol=fabs \
+        --set "foreign.h2o.signature=double(f64 position)" --set foreign.h2o.kind=kv-strategy
+else
+    echo "no C compiler: the foreign KV strategies are not tested"
+fi
+
 # ---- the same from the command line, and a library that remembers: this model has experts of two sizes, so two pools, and
 # it must be able to tell them apart
 remembers=(--set foreign.m.library="$library" --set foreign.m.symbol=score_age --set "foreign.m.signature=double(u64 age)"

@@ -92,7 +92,7 @@ static void wrong_text_is_refused(void **state)
         {"[foreign.Big]\n", "a-z, 0-9"},
         {"[foriegn.x]\n", "did you mean [foreign"},
         {"[foreign.x]\nlibary = /x.so\n", "unknown key 'libary'; did you mean 'library'?"},
-        {"[foreign.x]\nkind = kernel\n", "expert-policy|matmul-f32"},
+        {"[foreign.x]\nkind = kernel\n", "expert-policy|kv-strategy|matmul-f32"},
         {"[foreign.x]\nkind =\n", "x.ini:2: foreign.x.kind"},
         {"[foreign.x]\nsymbol =\n", "no value"},
         {"[foreign.x]\nmin-x = 0\n", "foreign.x.min-x"},

@@ -71,7 +71,7 @@ static void weights(const clb_plan_report *r)
 
 static void line(const clb_plan *p, const char *what, uint64_t bytes)
 {
-    printf("  %-42s %12s %6.1f %%\n", what, human(bytes), per_cent((double)bytes, (double)p->budget));
+    printf("  %-45s %12s %6.1f %%\n", what, human(bytes), per_cent((double)bytes, (double)p->budget));
 }
 
 static void memory(const clb_plan_report *r)
@@ -79,7 +79,7 @@ static void memory(const clb_plan_report *r)
     const clb_plan *p = &r->now.plan;
     const clb_engine *e = r->engine;
     char what[96];
-    printf("memory                                             bytes  of the budget\n");
+    printf("memory                                                bytes  of the budget\n");
     line(p, "the process itself", p->base_bytes);
     line(p, "embeddings and output matrix", p->embedding_bytes);
     snprintf(what, sizeof what, "dense weights, %u of %u layers", p->resident_layers, p->n_layers);
@@ -98,10 +98,12 @@ static void memory(const clb_plan_report *r)
     const uint64_t recent = e->plan_input.n_sequences * clb_kv_recent_bytes(&e->kv_layout, e->plan_input.kv_positions,
                                                                             e->plan_input.max_rows);
     snprintf(what, sizeof what, "KV cache, %u tokens, %s", e->plan_input.kv_positions,
-             clb_kv_layout_text(&e->kv_layout, types));
+             clb_kv_types_text(&e->kv_layout, types));
     line(p, what, p->kv_bytes - recent);
+    snprintf(what, sizeof what, "its last %u tokens, and chunks of %u, in f16", e->kv_layout.recent,
+             e->plan_input.max_rows);
     if (recent)
-        line(p, "  its recent window", recent);
+        line(p, what, recent);
     snprintf(what, sizeof what, "buffers for %u rows", e->plan_input.max_rows);
     line(p, what, p->buffer_bytes);
     line(p, "read buffers", p->staging_bytes);

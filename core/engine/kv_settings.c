@@ -60,17 +60,23 @@ uint32_t clb_kv_layout_takes(const clb_kv_layout *l)
            (clb_kv_has_recent(l) ? COLIBRI_ATTN_TAKES_RECENT : 0);
 }
 
-const char *clb_kv_layout_text(const clb_kv_layout *l, char out[CLB_KV_LAYOUT_TEXT])
+const char *clb_kv_types_text(const clb_kv_layout *l, char out[CLB_KV_LAYOUT_TEXT])
 {
     const char *const k = clb_kv_type_name(l->k_type), *const v = clb_kv_type_name(l->v_type);
-    char recent[32] = "";
-    if (clb_kv_has_recent(l))
-        snprintf(recent, sizeof recent, ", last %u f16", l->recent);
     if (l->k_type == l->v_type && l->turn_k == l->turn_v)
-        snprintf(out, CLB_KV_LAYOUT_TEXT, "%s%s%s", k, l->turn_k ? " turned" : "", recent);
+        snprintf(out, CLB_KV_LAYOUT_TEXT, "%s%s", k, l->turn_k ? " turned" : "");
     else
-        snprintf(out, CLB_KV_LAYOUT_TEXT, "k %s%s, v %s%s%s", k, l->turn_k ? " turned" : "", v,
-                 l->turn_v ? " turned" : "", recent);
+        snprintf(out, CLB_KV_LAYOUT_TEXT, "k %s%s, v %s%s", k, l->turn_k ? " turned" : "", v,
+                 l->turn_v ? " turned" : "");
+    return out;
+}
+
+const char *clb_kv_layout_text(const clb_kv_layout *l, char out[CLB_KV_LAYOUT_TEXT])
+{
+    clb_kv_types_text(l, out);
+    const size_t n = strlen(out);
+    if (clb_kv_has_recent(l))
+        snprintf(out + n, CLB_KV_LAYOUT_TEXT - n, ", last %u f16", l->recent);
     return out;
 }
 

@@ -223,6 +223,13 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     CLB_TRY(load(e, options, err));
     if (e->model->n_moe_layers)
         CLB_TRY(clb_expert_profile_open(config, e->model, path, e->log, &e->profile, err));
+    if (e->kv_layout.n_rot) {
+        e->inv_freq = malloc(e->kv_layout.n_rot / 2 * sizeof *e->inv_freq);
+        if (!e->inv_freq)
+            return CLB_NOMEM(err, "rotation speeds");
+        clb_model_inv_freq(e->model, e->inv_freq);
+        e->kv_layout.inv_freq = e->inv_freq;
+    }
     e->kv_layout.recent_bytes =
         clb_kv_recent_bytes(&e->kv_layout, most_positions(e), e->batch) * options->n_sequences;
     CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
@@ -283,6 +290,7 @@ void clb_engine_close(clb_engine *e)
     clb_gguf_close(e->gguf);
     clb_registry_close(e->registry);
     clb_kv_choice_free(&e->kv_choice);
+    free(e->inv_freq);
     free(e);
 }
 

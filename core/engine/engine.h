@@ -58,6 +58,7 @@ typedef struct clb_engine {
     clb_pins pins;
     clb_kv_cache *kv;
     clb_kv_layout kv_layout;
+    float *inv_freq; /* of the model's rotation, for the layout */
     clb_forward *forward;
     clb_plan_input plan_input;
     clb_plan plan;

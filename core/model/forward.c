@@ -137,12 +137,18 @@ int clb_forward_create(const clb_forward_options *options, clb_forward **out, cl
         clb_forward_destroy(f);
         return rc;
     }
-    clb_rope_inv_freq(f->inv_freq, f->hp->n_rot / 2, (double)f->hp->rope_base);
-    const float *factors = f->model->rope_factors.v;
-    for (uint32_t i = 0; i < f->hp->n_rot / 2; i++)
-        f->inv_freq[i] = f->inv_freq[i] / f->hp->rope_scale / (factors ? factors[i] : 1.0f);
+    clb_model_inv_freq(f->model, f->inv_freq);
     *out = f;
     return COLIBRI_OK;
+}
+
+void clb_model_inv_freq(const clb_model *model, float *out)
+{
+    const clb_hparams *const hp = &model->hp;
+    const float *const factors = model->rope_factors.v;
+    clb_rope_inv_freq(out, hp->n_rot / 2, (double)hp->rope_base);
+    for (uint32_t i = 0; i < hp->n_rot / 2; i++)
+        out[i] = out[i] / hp->rope_scale / (factors ? factors[i] : 1.0f);
 }
 
 void clb_forward_destroy(clb_forward *f)

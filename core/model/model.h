@@ -100,5 +100,7 @@ static inline bool clb_model_streams(uint32_t layer, uint32_t n_layers, uint32_t
 
 int clb_model_load(clb_model *model, const clb_model_load_options *options, clb_error *err);
 void clb_model_free(clb_model *model);
+/* Rotation speeds of a loaded model: [n_rot / 2]. (forward.c) */
+void clb_model_inv_freq(const clb_model *model, float *out);
 
 #endif

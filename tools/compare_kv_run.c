@@ -345,16 +345,11 @@ static int begin_watch(struct watch *w, const struct grid_run *g, uint32_t setti
 }
 
 /* The key as a number of its own in what was generated. */
-static int found_key(const struct grid_run *g, const clb_kvc_case *item, const clb_tokens *generated, bool *found,
-                     clb_error *err)
+static bool has_key(const clb_buf *text, const char *key)
 {
-    clb_buf text = {0};
-    int rc = clb_detokenize(g->engine->vocab, generated->ids, generated->n, false, &text, err);
-    const char *const at = !rc && text.data ? strstr(text.data, item->key) : NULL;
-    const char *const end = at ? at + strlen(item->key) : NULL;
-    *found = at && !(*end >= '0' && *end <= '9') && !(at > text.data && at[-1] >= '0' && at[-1] <= '9');
-    clb_buf_free(&text);
-    return rc;
+    const char *const at = text->data ? strstr(text->data, key) : NULL;
+    const char *const end = at ? at + strlen(key) : NULL;
+    return at && !(*end >= '0' && *end <= '9') && !(at > text->data && at[-1] >= '0' && at[-1] <= '9');
 }
 
 static double per_second(uint32_t n, uint64_t ns)
@@ -362,8 +357,7 @@ static double per_second(uint32_t n, uint64_t ns)
     return n && ns ? 1e9 * n / (double)ns : (double)NAN;
 }
 
-static int fill_record(const struct grid_run *g, const clb_kvc_case *item, const clb_kv_trial *t, clb_kvc_record *r,
-                       clb_error *err)
+static void fill_record(const clb_kvc_case *item, const clb_kv_trial *t, const clb_buf *said, clb_kvc_record *r)
 {
     const double mib = 1024.0 * 1024.0;
     double *const v = r->values;
@@ -388,19 +382,16 @@ static int fill_record(const struct grid_run *g, const clb_kvc_case *item, const
             v[CLB_KVC_SAME_TOP] = 100.0 * t->n_same_top / n;
             v[CLB_KVC_DP_RMS] = 100 * sqrt(t->delta_p_squares / n);
         }
-        return COLIBRI_OK;
+        return;
     }
     v[CLB_KVC_DECODE] = per_second(t->n_decode, t->decode_ns);
     v[CLB_KVC_PREFILL] = per_second(t->n_prefill, t->prefill_ns);
     if (item->kind == CLB_KVC_RECALL) {
         v[CLB_KVC_EXACT] = t->n_right == item->answer.n ? 100 : 0;
         v[CLB_KVC_TOKENS] = 100.0 * t->n_right / (double)item->answer.n;
-        return COLIBRI_OK;
+        return;
     }
-    bool found;
-    CLB_TRY(found_key(g, item, &t->generated, &found, err));
-    v[CLB_KVC_EXACT] = found ? 100 : 0;
-    return COLIBRI_OK;
+    v[CLB_KVC_EXACT] = has_key(said, item->key) ? 100 : 0;
 }
 
 static clb_kv_trial_input input_of(const struct grid_run *g, const clb_kvc_case *item)
@@ -456,19 +447,28 @@ static int run_one(struct grid_run *g, uint32_t at, uint32_t number, clb_error *
     }
     if (!rc)
         rc = clb_kv_trial_run(g->engine, &in, &t, err);
+    clb_buf said = {0};
+    if (!rc)
+        rc = clb_detokenize(g->engine->vocab, t.generated.ids, t.generated.n, false, &said, err);
+    if (!rc)
+        fill_record(item, &t, &said, &record);
     if (!rc && at == 0 && in.text) { /* the reference is no distance away from itself */
-        rc = fill_record(g, item, &t, &record, err);
         record.values[CLB_KVC_KL] = record.values[CLB_KVC_KL_MEDIAN] = record.values[CLB_KVC_KL_P99] =
             record.values[CLB_KVC_KL_MAX] = record.values[CLB_KVC_DP_RMS] = 0;
         record.values[CLB_KVC_SAME_TOP] = 100;
-    } else if (!rc)
-        rc = fill_record(g, item, &t, &record, err);
-    clb_kv_trial_free(&t);
+    }
     if (!rc && !clb_kvc_has(g->c, setting, item->item)) { /* a reference may have been run again */
-        rc = write_line(g, clb_kvc_record_json(g->c, &record), err);
+        json_t *const line = clb_kvc_record_json(g->c, &record);
+        if (item->n_generate)
+            json_object_set_new(line, "generated", clb_json_bytes(said.data ? said.data : "", said.n));
+        if (t.bad_answers)
+            json_object_set_new(line, "bad_answers", json_integer((json_int_t)t.bad_answers));
+        rc = write_line(g, line, err);
         if (!rc)
             rc = clb_kvc_add_record(g->c, &record, err);
     }
+    clb_buf_free(&said);
+    clb_kv_trial_free(&t);
     if (!rc && watched) {
         rc = write_line(g, clb_kvc_raster_json(g->c, &w.raster), err);
         if (!rc)

@@ -191,15 +191,14 @@ static int filler_text(const struct passkey *p, const clb_vocab *vocab, size_t a
 
 static int replace_key(const char *text, const char *key, clb_buf *out, clb_error *err)
 {
-    const char *const at = strstr(text, "{key}");
-    if (!at)
-        return clb_buf_append(out, text, strlen(text), err);
-    CLB_TRY(clb_buf_append(out, text, (size_t)(at - text), err));
-    CLB_TRY(clb_buf_append(out, key, strlen(key), err));
-    return clb_buf_append(out, at + 5, strlen(at + 5), err);
+    for (const char *at; (at = strstr(text, "{key}")); text = at + 5) {
+        CLB_TRY(clb_buf_append(out, text, (size_t)(at - text), err));
+        CLB_TRY(clb_buf_append(out, key, strlen(key), err));
+    }
+    return clb_buf_append(out, text, strlen(text), err);
 }
 
-/* filler, needle at `depth` %, filler, question; in a turn of the user if the model has turns. */
+/* intro, filler, needle at `depth` %, filler, question; in a turn of the user if the model has turns. */
 static int build_prompt(struct reading *r, const struct passkey *p, const char *key, uint32_t n_filler, uint32_t depth,
                         size_t start, clb_tokens *ids, clb_error *err)
 {
@@ -207,7 +206,7 @@ static int build_prompt(struct reading *r, const struct passkey *p, const char *
     const char *const prefix = text_of(p->o, "answer_prefix");
     const size_t before = (size_t)((uint64_t)n_filler * depth / 100);
     clb_buf text = {0};
-    int rc = clb_buf_append(&text, "", 0, err);
+    int rc = clb_buf_append(&text, text_of(p->o, "intro"), strlen(text_of(p->o, "intro")), err);
     if (!rc)
         rc = filler_text(p, vocab, start, before, &text, err);
     if (!rc)

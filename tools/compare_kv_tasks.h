@@ -32,8 +32,8 @@ typedef struct clb_kvc_task_options {
  * context is left out with a warning; USAGE if nothing is left. Other errors: USAGE, FORMAT with file and line.
  *   text: a text, cut into pieces; or JSON lines {"text", "id", "group"}, each cut into pieces.
  *   recall: JSON lines {"prompt", "answer", "id", "distance"}; the answer with its leading space, if any.
- *   passkey: one JSON object {"filler": FILE beside it, "needle": "... {key} ...", "question", "answer_prefix",
- * "lengths", "depths", "repeats", "seed"}. */
+ *   passkey: one JSON object {"filler": FILE beside it, "intro", "needle": "... {key} ...", "question",
+ * "answer_prefix", "lengths", "depths", "repeats", "seed"}. */
 int clb_kvc_load_task(clb_kvc *c, const char *assignment, const clb_kvc_task_options *options, clb_kvc_cases *out,
                       clb_error *err);
 void clb_kvc_cases_free(clb_kvc_cases *cases);

@@ -1,7 +1,7 @@
 /* For KV strategies that wrap another one: the child's life, and calls that are passed on to it.
  *
  * The wrapper's instance starts with a struct colibri_kv_wrap. colibri_kv_wrap_open makes the child from the wrapper's
- * config; COLIBRI_KV_WRAP_CALLS defines the callbacks that only pass on. */
+ * config; the functions colibri_kv_wrap_* below with the signature of a callback pass it on. */
 #ifndef COLIBRI_KV_WRAP_H
 #define COLIBRI_KV_WRAP_H
 

@@ -46,6 +46,7 @@ struct grid_run {
     uint32_t raster_case; /* whose positions are watched; UINT32_MAX: none */
     uint32_t raster_size; /* at this budget */
     FILE *reference;
+    clb_kv_future *future; /* of the item at hand; NULL: not recorded yet */
     uint64_t done, total;
 };
 
@@ -421,6 +422,20 @@ static uint32_t budget_of(const char *budget, const clb_kv_trial_input *in)
     return n < 1 ? 1 : n > all ? (uint32_t)all : (uint32_t)n;
 }
 
+/* What strategies that know the future must be told: a first run over the item with everything kept. */
+static int record_future(struct grid_run *g, const clb_kvc_case *item, clb_error *err)
+{
+    clb_kv_trial t = {0};
+    clb_kv_trial_input in = input_of(g, item);
+    const clb_kv_choice recorder = clb_kv_trial_recorder();
+    in.choice = &recorder;
+    CLB_TRY(clb_kv_future_create(&g->engine->kv_layout, in.n + in.n_answer + in.n_generate, &g->future, err));
+    in.record = g->future;
+    const int rc = clb_kv_trial_run(g->engine, &in, &t, err);
+    clb_kv_trial_free(&t);
+    return rc;
+}
+
 static int run_one(struct grid_run *g, uint32_t at, uint32_t number, clb_error *err)
 {
     const clb_kvc_case *const item = &g->cases.v[number];
@@ -430,7 +445,13 @@ static int run_one(struct grid_run *g, uint32_t at, uint32_t number, clb_error *
     clb_kv_trial t = {0};
     clb_kvc_record record = {.setting = setting, .item = item->item};
     clb_kv_trial_input in = input_of(g, item);
-    in.choice = &l->choice;
+    clb_kv_choice choice = l->choice; /* a copy that knows this item's future */
+    if (choice.traits.needs & COLIBRI_KV_NEED_FUTURE) {
+        if (!g->future)
+            CLB_TRY(record_future(g, item, err));
+        choice.future = g->future;
+    }
+    in.choice = &choice;
     in.budget = budget_of(g->c->settings[setting].budget, &in);
     if (in.text) {
         rewind(g->reference);
@@ -597,8 +618,11 @@ int clb_kvc_run(clb_kvc *c, clb_args *args, clb_error *err)
     for (uint32_t i = 0; !rc && i < g.cases.n; i++)
         for (uint32_t p = 0; p < g.n_plan; p++)
             g.total += !clb_kvc_has(c, g.plan[p], g.cases.v[i].item);
-    for (uint32_t i = 0; !rc && !c->interrupted && i < g.cases.n; i++)
+    for (uint32_t i = 0; !rc && !c->interrupted && i < g.cases.n; i++) {
         rc = run_item(&g, i, err);
+        clb_kv_future_destroy(g.future);
+        g.future = NULL;
+    }
     if (g.reference)
         fclose(g.reference);
     if (g.fd >= 0 && close(g.fd) && !rc)

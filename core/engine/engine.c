@@ -330,6 +330,7 @@ int clb_engine_new_sequence_with(clb_engine *e, const clb_kv_choice *choice, uin
         .child = choice->child,
         .positions = choice->positions,
         .n_protected = choice->n_protected,
+        .future = choice->future,
         .host = clb_registry_host(e->registry),
         .ctx = e->ctx,
         .budget = budget && budget < e->ctx ? budget : clb_kv_choice_budget(choice, e->ctx),

@@ -19,6 +19,7 @@ typedef struct clb_kv_choice {
     uint32_t budget; /* positions per (layer, head) as configured; 0: the context length */
     clb_kv_traits traits;
     bool picks_pages; /* drops nothing, but new tokens look at `budget` positions only */
+    const struct clb_kv_future *future; /* what COLIBRI_KV_NEED_FUTURE asks; NULL: unknown. Set by whoever knows */
     char *name;       /* the chain: "ada/snapkv" */
     char *text;       /* with the parameters that differ from the declared defaults: "ada/snapkv:window=32" */
 } clb_kv_choice;

@@ -112,6 +112,8 @@ static int pass(struct run *r, const uint32_t *ids, uint32_t n, uint32_t n_logit
         r->out->decode_ns += ns;
         r->out->n_decode += n;
     }
+    if (r->in->record && phase == COLIBRI_PHASE_PREFILL)
+        CLB_TRY(clb_kv_future_note(r->in->record, r->kv, err));
     return r->in->look ? r->in->look(r->in->ctx, r->kv, clb_kv_seq_position(r->kv), err) : COLIBRI_OK;
 }
 
@@ -191,6 +193,15 @@ static void finish(struct run *r, const clb_profile *profile)
         qsort(t->kl, t->n_compared, sizeof *t->kl, compare_doubles);
 }
 
+clb_kv_choice clb_kv_trial_recorder(void)
+{
+    const struct colibri_kv_strategy *const recorder = clb_kv_future_recorder();
+    return (clb_kv_choice){
+        .strategy = recorder,
+        .traits = clb_kv_traits_of(recorder, NULL, CLB_KV_AS_DECLARED),
+    };
+}
+
 int clb_kv_trial_run(clb_engine *e, const clb_kv_trial_input *in, clb_kv_trial *out, clb_error *err)
 {
     *out = (clb_kv_trial){0};
@@ -214,6 +225,10 @@ int clb_kv_trial_run(clb_engine *e, const clb_kv_trial_input *in, clb_kv_trial *
         rc = read_answer(&r, err);
     if (!rc && in->n_generate)
         rc = generate(&r, err);
+    if (!rc && in->record)
+        rc = clb_kv_future_note(in->record, r.kv, err);
+    if (!rc && in->record)
+        clb_kv_future_finish(in->record);
     clb_forward_profile(e->forward, NULL);
     if (!rc)
         finish(&r, &profile);

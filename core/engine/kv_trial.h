@@ -9,14 +9,16 @@
 #include <stdio.h>
 
 #include "engine/engine.h"
+#include "kv/future.h"
 
 typedef struct clb_kv_trial_input {
     const clb_kv_choice *choice;
     uint32_t budget; /* positions per (layer, head); 0: all */
     const uint32_t *ids;
-    uint32_t n;                         /* prompt tokens; of a text: all */
-    uint32_t chunk;                     /* tokens of a pass, at most the engine's batch */
-    const struct clb_kv_future *future; /* may be NULL */
+    uint32_t n;            /* prompt tokens; of a text: all */
+    uint32_t chunk;        /* tokens of a pass, at most the engine's batch */
+    clb_kv_future *record; /* notes attention after each pass over the prompt and finishes; NULL: not. The choice is
+                            * then clb_kv_trial_recorder() */
 
     /* Prompts with an answer: greedy, and right if every token of it is the most probable one. */
     const uint32_t *answer;
@@ -55,6 +57,9 @@ typedef struct clb_kv_trial {
     uint32_t attention_tokens;      /* in that time */
     uint64_t bad_answers;           /* of the strategy, replaced by the host */
 } clb_kv_trial;
+
+/* The choice under which attention is recorded; needs no freeing. */
+clb_kv_choice clb_kv_trial_recorder(void);
 
 /* Free with clb_kv_trial_free, also after an error. LIMIT if the item does not fit the context. */
 int clb_kv_trial_run(clb_engine *engine, const clb_kv_trial_input *in, clb_kv_trial *out, clb_error *err);

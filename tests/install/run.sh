@@ -75,6 +75,7 @@ for example in "$source_dir"/examples/plugins/*/; do
     case $name in
     expert-policy-*) flag="--expert-policy ${name#expert-policy-} --expert-slots 20" ;;
     predictor-*) flag="--predictor ${name#predictor-} --expert-slots 60" ;;
+    kv-strategy-neighbours) flag="--kv-strategy neighbours/h2o --kv-budget 64" ;;
     kv-strategy-*) flag="--kv-strategy ${name#kv-strategy-} --kv-budget 64" ;;
     kernel-*)
         ctest --test-dir "$work/$name" --output-on-failure >/dev/null || fail "ctest of $name"
@@ -127,6 +128,12 @@ for line in 2 3; do expect "^chosen: my-kernels-" "$(sed -n ${line}p <<<"$chosen
 expect "my-kernels-.* $lib/colibri/plugins/my-kernels.so" "$(grep -a 'kernel  *Q4_0' "$work/manual.log")"
 rm "$HOME/.config/colibri/colibri.ini" "$lib/colibri/plugins/my-kernels.so"
 kernel "$work/newcomer/my-kernels/build/my-kernels.so" my-kernels org.acme.my-kernels
+
+# A KV strategy: made, built, checked, run, measured.
+manual writing-a-kv-strategy.md 10 "$model"
+if grep -aq Skipped "$work/manual.log"; then fail "the test of the manual was skipped"; fi
+expect "strategy my-strategy:sinks=8: .* [1-9][0-9]* evicted" "$(cat "$work/manual.log")"
+expect "chosen: my-strategy" "$(cat "$work/manual.log")"
 
 # An expert policy, and a predictor: made, built, checked, simulated, run.
 manual writing-an-expert-policy.md 20 "$model"

@@ -1,10 +1,10 @@
 /* The recent window: F16 copies of the last positions, for caches that quantize K or V.
  *
- * Every position is written to the quantized pages at once, and to pages of a second pool as F16 (turned where the layout
- * turns). Which positions a query reads from the copies depends on its own position alone (B of kv.h), so logits depend
- * neither on chunks nor on when pages are freed. Copies are dense like everything else: of kept positions from recent_first on,
- * whole pages leave at the front when no coming query reads them. A few more than needed stay, so that the end of a text
- * may be cut (a chat template that writes the last turn differently) without losing the window. */
+ * Every position is written to the quantized pages at once, and to pages of a second pool as F16 (turned where the
+ * layout turns). Which positions a query reads from the copies depends on its own position alone (B of kv.h), so logits
+ * depend neither on chunks nor on when pages are freed. Copies are dense like everything else: of kept positions from
+ * recent_first on, whole pages leave at the front when no coming query reads them. A few more than needed stay, so that
+ * the end of a text may be cut (a chat template that writes the last turn differently) without losing the window. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +107,7 @@ uint32_t clb_kv_recent_begin(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_
     const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
     const uint32_t begin = rank_of(seq, layer, h, first_position(&seq->cache->layout, seq->position + i));
     assert(!h->k_recent || begin >= h->recent_first);
-    return begin;
+    return begin - (h->picked ? h->n_skipped : 0);
 }
 
 static uint64_t pages_for(const clb_kv_seq *seq, const clb_kv_head *h, uint64_t end)
@@ -139,8 +139,9 @@ uint64_t clb_kv_recent_wanted(const clb_kv_seq *seq, uint32_t n_rows)
                 more += (int64_t)clb_kv_pages_for(seq, less(copies, seq->budgets[i]) + n_rows);
         }
         if (together)
-            more += (int64_t)((less(together, clb_kv_layer_budget(seq, layer)) + (uint64_t)n_kv_heads * (n_rows + p - 1)) /
-                              p);
+            more +=
+                (int64_t)((less(together, clb_kv_layer_budget(seq, layer)) + (uint64_t)n_kv_heads * (n_rows + p - 1)) /
+                          p);
     }
     return more > 0 ? (uint64_t)more : 0;
 }

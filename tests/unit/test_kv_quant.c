@@ -54,7 +54,8 @@ static void q8_0_as_defined(void **state)
         assert_int_equal(q.d, colibri_f32_f16(fabsf(largest(x)) / 127.0f));
         for (int i = 0; i < N; i++) {
             const double exact = (double)x[i] / (double)d;
-            if (d != 0 && fabs(exact - floor(exact) - 0.5) > 1e-4) /* the product with 1 / d may move what is at a tie */
+            if (d != 0 &&
+                fabs(exact - floor(exact) - 0.5) > 1e-4) /* the product with 1 / d may move what is at a tie */
                 assert_int_equal(q.qs[i], (int)nearest(exact, -127, 127));
             assert_true(y[i] == d * (float)q.qs[i]);
         }
@@ -231,9 +232,9 @@ static void turn_is_exact_where_it_can_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(q8_0_as_defined),  cmocka_unit_test(q4_0_as_defined),
+        cmocka_unit_test(q8_0_as_defined),         cmocka_unit_test(q4_0_as_defined),
         cmocka_unit_test(blocks_that_are_special), cmocka_unit_test(rows_are_blocks),
-        cmocka_unit_test(turn_as_defined),  cmocka_unit_test(turn_is_exact_where_it_can_be),
+        cmocka_unit_test(turn_as_defined),         cmocka_unit_test(turn_is_exact_where_it_can_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* The recent window of a quantized cache against a plain record of what was written: which positions a row reads from F16
- * copies, that these are the right ones, through passes of any size, aborts, cuts, evictions and resets; and its memory. */
+/* The recent window of a quantized cache against a plain record of what was written: which positions a row reads from
+ * F16 copies, that these are the right ones, through passes of any size, aborts, cuts, evictions and resets; and its
+ * memory. */
 #include "support.h"
 
 #include <stdlib.h>
@@ -146,8 +147,8 @@ static void random_passes(void **state)
     (void)state;
     static const struct {
         uint32_t page, recent, budget;
-    } cases[] = {{16, 16, 0}, {16, 64, 0}, {32, 64, 0}, {64, 48, 0}, {32, 64, 100}, {16, 32, 40}, {64, 128, 150},
-                 {32, 512, 90}};
+    } cases[] = {{16, 16, 0},   {16, 64, 0},  {32, 64, 0},    {64, 48, 0},
+                 {32, 64, 100}, {16, 32, 40}, {64, 128, 150}, {32, 512, 90}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (uint64_t seed = 1; seed <= 3; seed++) {
             struct setup s = start(cases[c].page, cases[c].recent, cases[c].budget);

@@ -1,6 +1,6 @@
 /* slow
- * Quantized keys and values in whole models: the same logits, byte for byte, for any chunks, block size, threads and batch
- * mates, with and without turning and a recent window; settings that do not fit; what is planned for them.
+ * Quantized keys and values in whole models: the same logits, byte for byte, for any chunks, block size, threads and
+ * batch mates, with and without turning and a recent window; settings that do not fit; what is planned for them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -100,8 +100,8 @@ static void same_bits(void **state)
         assert_true(isfinite(test_max_abs_diff(plain, base[l], N_TOKENS * n_vocab)));
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
             char what[80];
-            snprintf(what, sizeof what, "layout %zu, chunks of %u, pages of %u, %u threads", l, ways[w].chunk, ways[w].page,
-                     ways[w].threads);
+            snprintf(what, sizeof what, "layout %zu, chunks of %u, pages of %u, %u threads", l, ways[w].chunk,
+                     ways[w].page, ways[w].threads);
             float *logits = logits_of(layouts[l], ways[w].page, ways[w].threads, ids, ways[w].chunk);
             same(what, base[l], logits, N_TOKENS, n_vocab);
             free(logits);
@@ -117,6 +117,43 @@ static void same_bits(void **state)
     for (size_t l = 0; l < N_LAYOUTS; l++)
         free(base[l]);
     free(plain);
+}
+
+/* Strategies that evict, and watch attention row by row, from quantized pages and a window: any threads, the same
+ * bytes; and the planned memory suffices. */
+static void with_strategies(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"streaming", "h2o", "keydiff", "ada/keydiff", "cam/h2o"};
+    for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++) {
+        char name[64];
+        snprintf(name, sizeof name, "kv.kv-strategy=%s", strategies[s]);
+        float *logits[2];
+        size_t n = 0;
+        for (uint32_t threads = 1; threads <= 3; threads += 2) {
+            char text[32];
+            snprintf(text, sizeof text, "threads=%u", threads);
+            const char *const settings[] = {
+                name, text, "kv.kv-budget=80", "kv.kv-type=q4_0", "kv.kv-recent=32", "ctx=512", "batch=48", NULL};
+            test_engine e;
+            clb_error err;
+            assert_ok(test_engine_open(&e, MODEL, settings, NULL, &err), &err);
+            const size_t n_vocab = e.engine->model->hp.n_vocab;
+            uint32_t ids[N_TOKENS];
+            test_rand rng = {5};
+            for (uint32_t i = 0; i < N_TOKENS; i++)
+                ids[i] = test_rand_below(&rng, (uint32_t)n_vocab);
+            n = N_TOKENS * n_vocab;
+            logits[threads / 2] = test_engine_logits(e.engine, ids, N_TOKENS, 13);
+            assert_true(clb_kv_cache_peak_bytes(e.engine->kv) <= e.engine->plan.kv_bytes);
+            test_engine_close(&e);
+        }
+        assert_true(isfinite(test_max_abs_diff(logits[0], logits[1], n)));
+        if (memcmp(logits[0], logits[1], n * sizeof *logits[0]) != 0)
+            fail_msg("%s: logits depend on the threads", strategies[s]);
+        free(logits[0]);
+        free(logits[1]);
+    }
 }
 
 /* As long as the window holds the whole text, an F16 cache gives the same bytes. */
@@ -187,7 +224,8 @@ static void planned_bytes(void **state)
         test_engine e;
         open_with(&e, layouts[l], 32, 2, 2);
         const clb_engine *const g = e.engine;
-        assert_int_equal(g->plan.kv_bytes, 2 * clb_kv_sequence_bytes(&g->kv_layout, g->plan_input.kv_positions, g->batch));
+        assert_int_equal(g->plan.kv_bytes,
+                         2 * clb_kv_sequence_bytes(&g->kv_layout, g->plan_input.kv_positions, g->batch));
         uint32_t ids[512];
         for (uint32_t i = 0; i < 512; i++)
             ids[i] = i % g->model->hp.n_vocab;
@@ -202,9 +240,8 @@ static void planned_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits),
-        cmocka_unit_test(window_over_all),
-        cmocka_unit_test(settings_that_do_not_fit),
+        cmocka_unit_test(same_bits),       cmocka_unit_test(with_strategies),
+        cmocka_unit_test(window_over_all), cmocka_unit_test(settings_that_do_not_fit),
         cmocka_unit_test(planned_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,4 +144,94 @@ run 0 "$c" compare --from grid.jsonl --from other.jsonl && out "do not compare t
 head -1 grid.jsonl >none.jsonl
 refuse 2 "there are no results to report" "$c" compare --from none.jsonl
 
+# ---- a grid that runs ----
+model=$SOURCE_DIR/examples/tiny-moe/tiny-moe-q4_k_m.gguf
+python3 - <<'PY'
+import json
+with open("recall.jsonl", "w") as f:
+    for i in range(4):
+        facts = "".join(f"Remember this: the password of the {c} house is {w}.\n" for c, w in (("red", "pepper"), ("old", "butter")))
+        filler = "The king said unto the people. " * (5 + 8 * (i % 2))
+        f.write(json.dumps({"id": f"r{i}", "distance": 100 * (1 + i % 2), "answer": " pepper",
+                            "prompt": facts + filler + "\nRemember this: the password of the red house is"}) + "\n")
+open("filler.txt", "w").write("The king said unto the people of the land that the road was long. " * 20)
+json.dump({"filler": "filler.txt", "needle": " The key is {key}. ", "question": "What is the key?", "answer_prefix": " The key is",
+           "lengths": [96, 160], "depths": [0, 100], "repeats": 1, "seed": 2}, open("pass.json", "w"))
+open("held.txt", "w").write("".join(f"The king said unto the people of the {i} lands that the road was long.\n" for i in range(40)))
+PY
+grid=("$c" compare -m "$model" --threads 1 --ctx 256 --chunk 32 --kv-block-size 16 --seed 5 --raw)
+tasks=(--task recall=recall.jsonl --task text=held.txt --task passkey=pass.json)
+run 0 "${grid[@]}" --strategies sliding-window,oracle "${tasks[@]}" --budgets 50%,40 --jsonl run.jsonl --json --html run.html
+cp "$WORK/out" run.json
+python3 - <<'PY' || fail "a small grid"
+import json
+d = json.load(open("run.json"))
+c = {(x["strategy"], x["budget"], x["task"]): {k: v["value"] for k, v in x["metrics"].items()} for x in d["cells"]}
+assert {k[:2] for k in c} == {("full", "")} | {(s, b) for s in ("sliding-window", "oracle") for b in ("50%", "40")}, c.keys()
+for t in ("recall.jsonl", "held.txt", "pass.json"):
+    full, half, some = c["full", "", t], c["sliding-window", "50%", t], c["sliding-window", "40", t]
+    assert full["retained"] == 100 and 45 < half["retained"] < 70, (t, half["retained"])
+    assert some["kv_bytes"] < full["kv_bytes"] and half["kv_bytes_peak"] <= full["kv_bytes_peak"]
+full, some = c["full", "", "held.txt"], c["sliding-window", "40", "held.txt"]
+assert full["kl_mean"] == full["kl_max"] == 0 and full["same_top"] == 100
+assert some["kl_mean"] > 0 and some["kl_p99"] >= some["kl_median"]
+assert "exact_match" not in full and "perplexity" not in c["full", "", "recall.jsonl"]
+assert d["run"]["decides"]["model_hash"].startswith("xxh3:") and "sliding-window=xxh3:" in json.dumps(d["run"]["strategies"])
+PY
+python3 - <<'PY' || fail "the lines of a small grid"
+import json
+lines = [json.loads(l) for l in open("run.jsonl")]
+assert [l["record"] for l in lines].count("header") == 1 and lines[0]["record"] == "header"
+r = [l for l in lines if l["record"] == "result"]
+n = sum(len(t["items"]) for t in lines[0]["tasks"])
+assert len(r) == 5 * n and len({(l["strategy"], l["budget"], l["task"], l["item"]) for l in r}) == len(r)
+x = [l for l in lines if l["record"] == "raster"]
+assert {(l["strategy"], l["budget"]) for l in x} == {("sliding-window", "50%"), ("oracle", "50%")}
+for l in x:  # what is not yet read is no position
+    assert l["rows"][0]["share"].endswith("....") and l["rows"][0]["share"].startswith("z")
+last = [l for l in x if l["strategy"] == "sliding-window"][0]["rows"][-1]["share"].rstrip(".")
+assert last.endswith("z") and "0" in last, last
+PY
+# The same report from the file; nothing left to do; what was lost is done again, with the same results.
+run 0 "$c" compare --from run.jsonl --json && cmp -s "$WORK/out" run.json || fail "the report from the file differs"
+again=("${grid[@]}" --strategies sliding-window,oracle "${tasks[@]}" --budgets 50%,40 --json)
+results() { grep -c '"record":"result"' "$1"; }
+before=$(results run.jsonl)
+run 0 "${again[@]}" --jsonl run.jsonl --continue
+[ "$(results run.jsonl)" = "$before" ] || fail "what was there was run again"
+{ head -1 run.jsonl; grep '"record":"result"' run.jsonl | awk 'NR % 3 == 0'; printf '{"record":"resu'; } >part.jsonl
+run 0 "${again[@]}" --jsonl part.jsonl --continue && err "is not complete and left out"
+python3 - <<'PY' || fail "a grid taken up again says something else"
+import json
+quality = ("exact_match", "token_accuracy", "perplexity", "kl_mean", "kl_max", "same_top", "retained", "kv_bytes", "kv_bytes_peak")
+def load(f):
+    return {(l["strategy"], l["budget"], l["task"], l["item"]): {k: v for k, v in l["values"].items() if k in quality}
+            for l in map(json.loads, open(f)) if l["record"] == "result"}
+assert load("run.jsonl") == load("part.jsonl")
+PY
+one=("${grid[@]}" --strategies random --task recall=recall.jsonl --budgets 40)
+run 0 "${one[@]}" --jsonl part.jsonl --continue && out random && out oracle
+refuse 2 "exists: --continue adds" "${one[@]}" --jsonl part.jsonl
+refuse 2 "its chunk is 32, not 16" "${one[@]/32/16}" --jsonl part.jsonl --continue
+cp recall.jsonl same.jsonl
+echo '{"prompt": "other", "answer": " x"}' >>recall.jsonl
+refuse 2 "task recall.jsonl is another one" "${one[@]}" --jsonl part.jsonl --continue
+refuse 2 "nothing to try the strategies on" "${grid[@]}" --strategies random
+refuse 2 "must be text=FILE, recall=FILE or passkey=FILE" "${grid[@]}" --strategies random --task needle=recall.jsonl
+refuse 2 "must be a share (25%) or a number" "${grid[@]}" --strategies random --task text=held.txt --budgets 0%
+refuse 2 "behind @ stands original or compact" "${grid[@]}" --strategies random@new --task text=held.txt
+refuse 2 "needs room for the full cache" "${grid[@]}" --kv-strategy random --kv-budget 64 --strategies h2o --task text=held.txt
+refuse 5 "line 1" "${grid[@]}" --strategies random --task recall=pass.json
+
+# Stopped on the way: what is complete is there and reported.
+for k in $(seq 200); do sed "s/\"id\": \"r/\"id\": \"$k-/" same.jsonl; done >long.jsonl
+"${grid[@]}" --strategies sliding-window,h2o --task recall=long.jsonl --jsonl stop.jsonl >stop.out 2>stop.err &
+pid=$!
+for _ in $(seq 200); do [ -f stop.jsonl ] && [ "$(wc -l <stop.jsonl)" -gt 12 ] && break; sleep 0.05; done
+kill -TERM $pid # the shell lets its children ignore SIGINT
+wait $pid
+[ $? = 130 ] || fail "a stopped grid did not end with 130: $(tail -3 stop.err)"
+grep -q "Stopped on request" stop.out && grep -q "sliding-window" stop.out || fail "a stopped grid reports nothing"
+[ "$(tail -c 1 stop.jsonl | od -An -tx1 | tr -d ' ')" = 0a ] || fail "a stopped grid left half a line"
+
 finish

@@ -234,7 +234,11 @@ INLINE void score_keys(const struct queries *b, uint32_t begin, uint32_t i, cons
         const float *const *const q = b->q + t;
         const uint32_t n = seen_by_four(b, t, begin + i, KEYS);
         if (b->n - t == 1) {
-            dot_tile(k, q, dim, 16, 1, type, acc);
+            /* Memory gives rows of floats faster a few at a time; blocks are short, and wait for arithmetic. */
+            const int rows = is_block_type(type) ? 16 : 8;
+            UNROLL
+            for (int r = 0; r < 16; r += rows)
+                dot_tile(k + r, q, dim, rows, 1, type, acc + r);
             _mm512_storeu_ps(b->score[t] + i, _mm512_mul_ps(fold_lanes(acc, 4, 1), scale));
         } else if (b->n - t == 2) {
             for (uint32_t r = 0; r < n; r += 8) {

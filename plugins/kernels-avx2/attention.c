@@ -4,27 +4,24 @@
  * which stay in the L1 cache while the queries pass by in threes. A score tile is 4 keys x 3 queries: twelve sums of
  * lanes 0..7 in registers, put aside while those of lanes 8..15 are made, because all 24 would not fit. A value tile is
  * up to 4 registers of the head dimension x 3 queries; its sums rest in `parts` between steps. Few queries
- * (decode) read keys and values as they are: widening them first would not pay.
+ * (decode) read keys and values as they are: widening them first would not pay. Quantized ones cost more to convert, so
+ * that they are widened from three queries on.
  *
  * The queries of a three may see different numbers of positions. Scores beyond a query's last are computed and not
  * used; values are added to all of them as far as all see, and to each alone from there. */
-#include "dot.h"
+#include "rows.h"
 #include "vecops.h"
 
-#define SEGMENT   COLIBRI_ATTN_SEGMENT
-#define BLOCK     66u   /* queries at a time */
-#define WIDE      4096u /* floats of widened keys or values */
-#define STEP      64u   /* positions of a step at most, */
-#define KEYS      16u   /* and what they are a multiple of */
-#define PANEL     128u  /* dimensions of a step through the values */
-#define WIDE_FROM 25u   /* queries for which widening pays */
+#define SEGMENT COLIBRI_ATTN_SEGMENT
+#define BLOCK   66u   /* queries at a time */
+#define WIDE    4096u /* floats of widened keys or values */
+#define STEP    64u   /* positions of a step at most, */
+#define KEYS    16u   /* and what they are a multiple of */
+#define PANEL   128u  /* dimensions of a step through the values */
 
-/* One load, not one inside of each fma that uses it, which is what GCC makes of it. */
-#ifdef __clang__
-#define IN_REGISTER(v) (void)(v)
-#else
-#define IN_REGISTER(v) __asm__("" : "+x"(v))
-#endif
+/* Queries for which widening pays; fewer read keys and values as they are. */
+#define WIDE_FROM       25u
+#define WIDE_FROM_QUANT 3u
 
 /* Of a loop that is known or not: Clang warns of what it cannot unroll, and decides well by itself. */
 #ifdef __clang__
@@ -55,57 +52,20 @@ static uint32_t step_of(size_t dims)
     return least((uint32_t)(WIDE / dims) & ~(KEYS - 1), STEP);
 }
 
+static int widens(const struct queries *b, uint32_t type)
+{
+    return b->n >= (is_quant(type) ? WIDE_FROM_QUANT : WIDE_FROM);
+}
+
 static uint32_t segments_of(uint32_t n)
 {
     return (n + SEGMENT - 1) / SEGMENT;
-}
-
-static size_t elem_bytes(uint32_t type)
-{
-    return type == COLIBRI_TYPE_F32 ? 4 : 2;
 }
 
 /* Positions of the segment from `begin` on that query t sees, `most` at most. */
 static uint32_t visible(const struct queries *b, uint32_t t, uint32_t begin, uint32_t most)
 {
     return b->seen[t] <= begin ? 0 : least(b->seen[t] - begin, most);
-}
-
-/* Addresses of positions [begin, begin + n), and the last one again up to a whole four. */
-static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row_bytes, uint32_t begin, uint32_t n,
-                      const void **row)
-{
-    uint32_t page = begin / page_tokens, at = begin % page_tokens;
-    for (uint32_t i = 0; i < n; i++) {
-        row[i] = (const char *)pages[page] + at * row_bytes;
-        if (++at == page_tokens) {
-            at = 0;
-            page++;
-        }
-    }
-    for (uint32_t i = n; i % 4; i++)
-        row[i] = row[n - 1];
-}
-
-/* `dims` (the `left` that exist rounded up to 16, zeros behind them) of n rows from dimension d on. */
-INLINE void widen_rows(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, float *to,
-                       const uint32_t type)
-{
-    for (uint32_t i = 0; i < n; i++, to += dims) {
-        size_t k = 0;
-        for (; k + 8 <= left; k += 8)
-            _mm256_store_ps(to + k, load_row8(row[i], d + k, type));
-        for (; k < dims; k += 8)
-            _mm256_store_ps(to + k, load_row_upto8(row[i], d + k, k < left ? left - k : 0, type));
-    }
-}
-
-static void widen(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, uint32_t type, float *to)
-{
-    if (type == COLIBRI_TYPE_F32)
-        widen_rows(row, n, d, left, dims, to, COLIBRI_TYPE_F32);
-    else
-        widen_rows(row, n, d, left, dims, to, COLIBRI_TYPE_F16);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------------------- */
@@ -217,51 +177,80 @@ NOINLINE void score_wide(const struct queries *b, uint32_t begin, uint32_t i, ui
     }
 }
 
-/* Scores of n positions, whose keys are read as they are, with one or two queries. */
-INLINE void score_keys(const struct queries *b, uint32_t t, uint32_t n, const void *const *k, const int queries,
-                       const uint32_t type)
+/* Scores of the n positions from the segment's i-th on, whose keys k are read as they are, with one or two queries.
+ * Nothing is written beyond those. */
+INLINE void score_keys(const struct queries *b, uint32_t t, uint32_t i, uint32_t n, const void *const *k,
+                       const int queries, const uint32_t type)
 {
     const uint32_t dim = b->a->k_dim;
     const __m128 scale = _mm_set1_ps(b->a->scale);
-    for (uint32_t i = 0; i < n; i += 4) {
-        const void *const *const w = k + i;
+    float *const s = b->score[t] + i;
+    for (uint32_t r = 0; r < n; r += 4) {
+        const uint32_t left = n - r;
+        const void *last[4];
+        const void *const *w = k + r;
+        if (left < 4) {
+            for (uint32_t j = 0; j < 4; j++)
+                last[j] = w[least(j, left - 1)];
+            w = last;
+        }
         if (queries == 1) {
             struct lanes acc[4];
-            dot_tile(w, b->q + t, dim, 4, 1, type, acc);
-            _mm_storeu_ps(b->score[t] + i, _mm_mul_ps(lanes_sum4(acc[0], acc[1], acc[2], acc[3]), scale));
+            dot_keys(w, b->q + t, dim, 4, 1, type, acc);
+            store_upto4(s + r, left, _mm_mul_ps(lanes_sum4(acc[0], acc[1], acc[2], acc[3]), scale));
         } else {
             struct lanes p[4], o[4];
-            dot_tile(w, b->q + t, dim, 2, 2, type, p);
-            dot_tile(w + 2, b->q + t, dim, 2, 2, type, o);
-            _mm_storeu_ps(b->score[t] + i, _mm_mul_ps(lanes_sum4(p[0], p[2], o[0], o[2]), scale));
-            _mm_storeu_ps(b->score[t + 1] + i, _mm_mul_ps(lanes_sum4(p[1], p[3], o[1], o[3]), scale));
+            dot_keys(w, b->q + t, dim, 2, 2, type, p);
+            dot_keys(w + 2, b->q + t, dim, 2, 2, type, o);
+            store_upto4(s + r, left, _mm_mul_ps(lanes_sum4(p[0], p[2], o[0], o[2]), scale));
+            store_upto4(b->score[t + 1] + i + r, left, _mm_mul_ps(lanes_sum4(p[1], p[3], o[1], o[3]), scale));
         }
     }
 }
 
-NOINLINE void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
+/* All queries. */
+INLINE void score_all(const struct queries *b, uint32_t begin, uint32_t i, uint32_t n, const void *const *k,
+                      const uint32_t type)
+{
+    for (uint32_t t = 0; t < b->n; t += 2) {
+        const uint32_t count = least(b->n - t, 2), seen = visible(b, t + count - 1, begin + i, n);
+        if (count == 2)
+            score_keys(b, t, i, seen, k, 2, type);
+        else
+            score_keys(b, t, i, seen, k, 1, type);
+    }
+}
+
+NOINLINE void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const struct rows *k)
 {
     const struct colibri_attention_args *const a = b->a;
     const size_t dims = ((size_t)a->k_dim + 15) & ~(size_t)15;
     const uint32_t step = step_of(dims);
-    if (b->n >= WIDE_FROM && step) {
+    if (step && widens(b, k->type)) {
         _Alignas(32) float wide[WIDE];
         for (uint32_t i = 0; i < n; i += step) {
             const uint32_t count = least(n - i, step);
-            widen(k + i, (count + 3) & ~3u, 0, a->k_dim, dims, a->k_type, wide);
+            widen(k, i, (count + 3) & ~3u, 0, a->k_dim, dims, wide);
             score_wide(b, begin, i, count, wide);
         }
         return;
     }
-    for (uint32_t t = 0; t < b->n; t += 2) {
-        const uint32_t count = least(b->n - t, 2), seen = visible(b, t + count - 1, begin, n);
-        if (a->k_type == COLIBRI_TYPE_F32)
-            count == 2 ? score_keys(b, t, seen, k, 2, COLIBRI_TYPE_F32)
-                       : score_keys(b, t, seen, k, 1, COLIBRI_TYPE_F32);
-        else
-            count == 2 ? score_keys(b, t, seen, k, 2, COLIBRI_TYPE_F16)
-                       : score_keys(b, t, seen, k, 1, COLIBRI_TYPE_F16);
+    const uint32_t typed = least(k->typed, n);
+    switch (k->type) {
+    case COLIBRI_TYPE_F32:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_F32);
+        break;
+    case COLIBRI_TYPE_Q8_0:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_Q8_0);
+        break;
+    case COLIBRI_TYPE_Q4_0:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_Q4_0);
+        break;
+    default:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_F16);
+        break;
     }
+    score_all(b, begin, typed, n - typed, k->row + typed, COLIBRI_TYPE_F16);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
@@ -273,7 +262,7 @@ INLINE void value_tile(const void *const *v, uint32_t d, uint32_t n, float *cons
     __m256 acc[12];
     float *to[3];
     const float *w[3];
-    const size_t offset = d * elem_bytes(type);
+    const size_t offset = row_bytes(type, d);
     UNROLL
     for (int t = 0; t < queries; t++) {
         to[t] = o[t] + at;
@@ -284,13 +273,20 @@ INLINE void value_tile(const void *const *v, uint32_t d, uint32_t n, float *cons
     }
     for (uint32_t i = 0; i < n; i++) {
         const void *const row = (const char *)v[i] + offset;
-        __m256 wv[3];
+        __m256 wv[3], block[4];
         UNROLL
         for (int t = 0; t < queries; t++)
             wv[t] = _mm256_set1_ps(w[t][i]);
         UNROLL
         for (int k = 0; k < vecs; k++) {
-            __m256 x = load_row8(row, 8 * (size_t)k, type);
+            __m256 x;
+            if (is_quant(type)) {
+                if (k % 4 == 0)
+                    load_block(row, (size_t)k / 4, type, block);
+                x = block[k % 4];
+            } else {
+                x = load_row8(row, 8 * (size_t)k, type);
+            }
             IN_REGISTER(x);
             UNROLL
             for (int t = 0; t < queries; t++)
@@ -334,8 +330,9 @@ INLINE void value_few(const void *const *v, uint32_t d, uint32_t n, float *const
             value_tile(v, d + 8 * k, n, p, i0, o, at + 8 * k, queries, 8, type);
     for (; k + 4 <= lines; k += 4)
         value_tile(v, d + 8 * k, n, p, i0, o, at + 8 * k, queries, 4, type);
-    for (; k < lines; k++)
-        value_tile(v, d + 8 * k, n, p, i0, o, at + 8 * k, queries, 1, type);
+    if (!is_quant(type))
+        for (; k < lines; k++)
+            value_tile(v, d + 8 * k, n, p, i0, o, at + 8 * k, queries, 1, type);
 }
 
 /* Positions begin + i0 .. begin + i0 + n, whose values are v[0 .. n), dimensions at .. at + 8 * lines. */
@@ -349,7 +346,7 @@ INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uin
             all = visible(b, t + j, begin + i0, all);
         float *const *const p = b->weight + t;
         float *const *const o = b->part + t;
-        if (count == 3)
+        if (count == 3 && !is_quant(type)) /* WIDE_FROM_QUANT: there are no three */
             value_three(v, d, all, p, i0, o, at, lines, type);
         else if (count == 2)
             value_few(v, d, all, p, i0, o, at, lines, 2, type);
@@ -363,25 +360,38 @@ INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uin
     }
 }
 
-NOINLINE void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
+NOINLINE void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const struct rows *v)
 {
     const struct colibri_attention_args *const a = b->a;
-    _Alignas(32) float wide[WIDE];
-    const void *row[STEP];
-    if (b->n < WIDE_FROM && a->v_dim % 8 == 0) {
-        if (a->v_type == COLIBRI_TYPE_F32)
-            add_values(b, begin, 0, n, v, 0, 0, a->v_dim / 8, COLIBRI_TYPE_F32);
-        else
-            add_values(b, begin, 0, n, v, 0, 0, a->v_dim / 8, COLIBRI_TYPE_F16);
+    if (a->v_dim % 8 == 0 && !widens(b, v->type)) {
+        const uint32_t typed = least(v->typed, n), lines = a->v_dim / 8;
+        switch (v->type) {
+        case COLIBRI_TYPE_F32:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_F32);
+            break;
+        case COLIBRI_TYPE_Q8_0:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_Q8_0);
+            break;
+        case COLIBRI_TYPE_Q4_0:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_Q4_0);
+            break;
+        default:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_F16);
+            break;
+        }
+        if (typed < n)
+            add_values(b, begin, typed, n - typed, v->row + typed, 0, 0, lines, COLIBRI_TYPE_F16);
         return;
     }
+    _Alignas(32) float wide[WIDE];
+    const void *row[STEP];
     for (uint32_t d = 0; d < a->v_dim; d += PANEL) {
         const uint32_t left = least(a->v_dim - d, PANEL), dims = (left + 15) & ~15u, step = step_of(dims);
         for (uint32_t i = 0; i < step; i++)
             row[i] = wide + (size_t)i * dims;
         for (uint32_t i = 0; i < n; i += step) {
             const uint32_t count = least(n - i, step);
-            widen(v + i, count, d, left, dims, a->v_type, wide);
+            widen(v, i, count, d, left, dims, wide);
             add_values(b, begin, i, count, row, 0, d, (left + 7) / 8, COLIBRI_TYPE_F32);
         }
     }
@@ -412,8 +422,8 @@ static void attend_segment(struct queries *b, uint32_t g)
         b->weight[t] = a->weights + (size_t)query * SEGMENT;
         b->score[t] = a->scores ? a->scores + query * a->score_stride + begin : b->weight[t];
     }
-    find_rows(a->k_pages, a->page_tokens, a->k_dim * elem_bytes(a->k_type), begin, n, row);
-    score_segment(b, begin, n, row);
+    struct rows rows = find(a, a->k_pages, a->k_recent, a->k_type, a->k_dim, begin, n, row);
+    score_segment(b, begin, n, &rows);
     for (uint32_t t = 0; t < b->n; t++) {
         const uint32_t seen = visible(b, t, begin, n);
         float *const sums = part_sums(a, b->part[t]);
@@ -421,8 +431,8 @@ static void attend_segment(struct queries *b, uint32_t g)
         sums[1] = exp_sum(b->score[t], seen, sums[0], b->weight[t]);
         memset(b->part[t], 0, ((a->v_dim + 15u) & ~(size_t)15) * sizeof(float));
     }
-    find_rows(a->v_pages, a->page_tokens, a->v_dim * elem_bytes(a->v_type), begin, n, row);
-    value_segment(b, begin, n, row);
+    rows = find(a, a->v_pages, a->v_recent, a->v_type, a->v_dim, begin, n, row);
+    value_segment(b, begin, n, &rows);
 }
 
 static void combine(const struct queries *b, uint32_t t)

@@ -206,6 +206,7 @@ const struct colibri_vecops clb_avx2_vecops = {
     .struct_size = sizeof(struct colibri_vecops),
     .max_ulp = COLIBRI_EXACT,
     .rank = AVX2_RANK,
+    .attention_takes = COLIBRI_ATTN_TAKES_Q8_0 | COLIBRI_ATTN_TAKES_Q4_0 | COLIBRI_ATTN_TAKES_RECENT,
     .name = "avx2.vecops",
     .rms_norm = rms_norm,
     .rope = rope,

@@ -7,16 +7,21 @@
  *
  * The two queries of a tile may see different numbers of positions. Scores beyond a query's last are computed and not
  * used; values are added to both as far as both see, and to each alone from there. */
-#include "dot.h"
+#include "rows.h"
 #include "vecops.h"
 
-#define SEGMENT   COLIBRI_ATTN_SEGMENT
-#define BLOCK     64u   /* queries at a time */
-#define WIDE      4096u /* floats of widened keys or values */
-#define STEP      64u   /* positions of a step at most, */
-#define KEYS      16u   /* and what they are a multiple of */
-#define PANEL     128u  /* dimensions of a step through the values */
-#define WIDE_FROM 9u    /* queries for which widening pays */
+#define SEGMENT COLIBRI_ATTN_SEGMENT
+#define BLOCK   64u   /* queries at a time */
+#define WIDE    4096u /* floats of widened keys or values */
+#define STEP    64u   /* positions of a step at most, */
+#define KEYS    16u   /* and what they are a multiple of */
+#define PANEL   128u  /* dimensions of a step through the values */
+
+/* Queries for which widening pays; fewer read keys and values as they are. */
+#define WIDE_FROM 9u
+#ifndef WIDE_FROM_QUANT
+#define WIDE_FROM_QUANT 3u
+#endif
 
 /* Some queries of a call. */
 struct queries {
@@ -40,14 +45,14 @@ static uint32_t step_of(size_t dims)
     return least((uint32_t)(WIDE / dims) & ~(KEYS - 1), STEP);
 }
 
+static int widens(const struct queries *b, uint32_t type)
+{
+    return b->n >= (is_quant(type) ? WIDE_FROM_QUANT : WIDE_FROM);
+}
+
 static uint32_t segments_of(uint32_t n)
 {
     return (n + SEGMENT - 1) / SEGMENT;
-}
-
-static size_t elem_bytes(uint32_t type)
-{
-    return type == COLIBRI_TYPE_F32 ? 4 : 2;
 }
 
 /* Positions of the segment from `begin` on that query t sees, `most` at most. */
@@ -56,48 +61,10 @@ static uint32_t visible(const struct queries *b, uint32_t t, uint32_t begin, uin
     return b->seen[t] <= begin ? 0 : least(b->seen[t] - begin, most);
 }
 
-/* Addresses of positions [begin, begin + n), and the last one again up to a whole four. */
-static void find_rows(const void *const *pages, uint32_t page_tokens, size_t row_bytes, uint32_t begin, uint32_t n,
-                      const void **row)
-{
-    uint32_t page = begin / page_tokens, at = begin % page_tokens;
-    for (uint32_t i = 0; i < n; i++) {
-        row[i] = (const char *)pages[page] + at * row_bytes;
-        if (++at == page_tokens) {
-            at = 0;
-            page++;
-        }
-    }
-    for (uint32_t i = n; i % 4; i++)
-        row[i] = row[n - 1];
-}
-
-/* `dims` (the `left` that exist rounded up to 16, zeros behind them) of n rows from dimension d on. */
-INLINE void widen_rows(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, float *to,
-                       const uint32_t type)
-{
-    for (uint32_t i = 0; i < n; i++, to += dims)
-        for (size_t k = 0; k < dims; k += 16) {
-            const struct lanes x =
-                k + 16 <= left ? load_row16(row[i], d + k, type) : load_row_part(row[i], d + k, left - k, type);
-            UNROLL
-            for (int part = 0; part < 4; part++)
-                vst1q_f32(to + k + 4 * part, x.v[part]);
-        }
-}
-
-static void widen(const void *const *row, uint32_t n, uint32_t d, uint32_t left, size_t dims, uint32_t type, float *to)
-{
-    if (type == COLIBRI_TYPE_F32)
-        widen_rows(row, n, d, left, dims, to, COLIBRI_TYPE_F32);
-    else
-        widen_rows(row, n, d, left, dims, to, COLIBRI_TYPE_F16);
-}
-
 /* ---- scores ---------------------------------------------------------------------------------------------- */
 
-/* Scores of positions i .. i + n of the segment, rounded up to whole fours, whose keys are at k, with one or two
- * queries. */
+/* Scores of the n positions from the segment's i-th on, whose keys are at k, with one or two queries. Nothing is
+ * written beyond those. */
 INLINE void score_keys(const struct queries *b, uint32_t t, uint32_t i, uint32_t n, const void *const *k,
                        const int queries, const uint32_t type)
 {
@@ -105,17 +72,24 @@ INLINE void score_keys(const struct queries *b, uint32_t t, uint32_t i, uint32_t
     const float scale = b->a->scale;
     float *const s = b->score[t] + i;
     for (uint32_t r = 0; r < n; r += 4) {
-        const void *const *const w = k + r;
+        const uint32_t left = n - r;
+        const void *last[4];
+        const void *const *w = k + r;
+        if (left < 4) {
+            for (uint32_t j = 0; j < 4; j++)
+                last[j] = w[least(j, left - 1)];
+            w = last;
+        }
         if (queries == 1) {
             struct lanes acc[4];
-            dot_tile(w, b->q + t, dim, 4, 1, type, acc);
-            vst1q_f32(s + r, vmulq_n_f32(lanes_sum4(&acc[0], &acc[1], &acc[2], &acc[3]), scale));
+            dot_keys(w, b->q + t, dim, 4, 1, type, acc);
+            store_upto4(s + r, left, vmulq_n_f32(lanes_sum4(&acc[0], &acc[1], &acc[2], &acc[3]), scale));
         } else {
             struct lanes p[4], o[4];
-            dot_tile(w, b->q + t, dim, 2, 2, type, p);
-            dot_tile(w + 2, b->q + t, dim, 2, 2, type, o);
-            vst1q_f32(s + r, vmulq_n_f32(lanes_sum4(&p[0], &p[2], &o[0], &o[2]), scale));
-            vst1q_f32(b->score[t + 1] + i + r, vmulq_n_f32(lanes_sum4(&p[1], &p[3], &o[1], &o[3]), scale));
+            dot_keys(w, b->q + t, dim, 2, 2, type, p);
+            dot_keys(w + 2, b->q + t, dim, 2, 2, type, o);
+            store_upto4(s + r, left, vmulq_n_f32(lanes_sum4(&p[0], &p[2], &o[0], &o[2]), scale));
+            store_upto4(b->score[t + 1] + i + r, left, vmulq_n_f32(lanes_sum4(&p[1], &p[3], &o[1], &o[3]), scale));
         }
     }
 }
@@ -132,27 +106,39 @@ INLINE void score_all(const struct queries *b, uint32_t begin, uint32_t i, uint3
     }
 }
 
-static void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *k)
+static void score_segment(const struct queries *b, uint32_t begin, uint32_t n, const struct rows *k)
 {
     const struct colibri_attention_args *const a = b->a;
     const size_t dims = ((size_t)a->k_dim + 15) & ~(size_t)15;
     const uint32_t step = step_of(dims);
-    if (b->n >= WIDE_FROM && step) {
+    if (step && widens(b, k->type)) {
         _Alignas(16) float wide[WIDE];
         const void *row[STEP];
         for (uint32_t i = 0; i < step; i++)
             row[i] = wide + i * dims;
         for (uint32_t i = 0; i < n; i += step) {
             const uint32_t count = least(n - i, step);
-            widen(k + i, (count + 3) & ~3u, 0, a->k_dim, dims, a->k_type, wide);
+            widen(k, i, count, 0, a->k_dim, dims, wide);
             score_all(b, begin, i, count, row, COLIBRI_TYPE_F32);
         }
         return;
     }
-    if (a->k_type == COLIBRI_TYPE_F32)
-        score_all(b, begin, 0, n, k, COLIBRI_TYPE_F32);
-    else
-        score_all(b, begin, 0, n, k, COLIBRI_TYPE_F16);
+    const uint32_t typed = least(k->typed, n);
+    switch (k->type) {
+    case COLIBRI_TYPE_F32:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_F32);
+        break;
+    case COLIBRI_TYPE_Q8_0:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_Q8_0);
+        break;
+    case COLIBRI_TYPE_Q4_0:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_Q4_0);
+        break;
+    default:
+        score_all(b, begin, 0, typed, k->row, COLIBRI_TYPE_F16);
+        break;
+    }
+    score_all(b, begin, typed, n - typed, k->row + typed, COLIBRI_TYPE_F16);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
@@ -171,7 +157,8 @@ INLINE void value_tile(const void *const *v, uint32_t d, uint32_t n, float *cons
     for (uint32_t i = 0; i < n; i++) {
         UNROLL
         for (int k = 0; k < vecs; k++) {
-            const struct lanes x = load_row16(v[i], d + 16 * (size_t)k, type);
+            const struct lanes x = is_quant(type) ? load_half(v[i], d / QUANT_BLOCK + (size_t)k / 2, k % 2, type)
+                                                  : load_row16(v[i], d + 16 * (size_t)k, type);
             UNROLL
             for (int t = 0; t < queries; t++) {
                 UNROLL
@@ -201,7 +188,7 @@ INLINE void value_few(const void *const *v, uint32_t d, uint32_t n, float *const
             value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 4, type);
     for (; k + 2 <= lines; k += 2)
         value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 2, type);
-    if (k < lines)
+    if (k < lines && !is_quant(type))
         value_tile(v, d + 16 * k, n, p, i0, o, at + 16 * k, queries, 1, type);
 }
 
@@ -228,25 +215,38 @@ INLINE void add_values(const struct queries *b, uint32_t begin, uint32_t i0, uin
     }
 }
 
-static void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const void *const *v)
+static void value_segment(const struct queries *b, uint32_t begin, uint32_t n, const struct rows *v)
 {
     const struct colibri_attention_args *const a = b->a;
-    _Alignas(16) float wide[WIDE];
-    const void *row[STEP];
-    if (b->n < WIDE_FROM && a->v_dim % 16 == 0) {
-        if (a->v_type == COLIBRI_TYPE_F32)
-            add_values(b, begin, 0, n, v, 0, 0, a->v_dim / 16, COLIBRI_TYPE_F32);
-        else
-            add_values(b, begin, 0, n, v, 0, 0, a->v_dim / 16, COLIBRI_TYPE_F16);
+    if (a->v_dim % 16 == 0 && !widens(b, v->type)) {
+        const uint32_t typed = least(v->typed, n), lines = a->v_dim / 16;
+        switch (v->type) {
+        case COLIBRI_TYPE_F32:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_F32);
+            break;
+        case COLIBRI_TYPE_Q8_0:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_Q8_0);
+            break;
+        case COLIBRI_TYPE_Q4_0:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_Q4_0);
+            break;
+        default:
+            add_values(b, begin, 0, typed, v->row, 0, 0, lines, COLIBRI_TYPE_F16);
+            break;
+        }
+        if (typed < n)
+            add_values(b, begin, typed, n - typed, v->row + typed, 0, 0, lines, COLIBRI_TYPE_F16);
         return;
     }
+    _Alignas(16) float wide[WIDE];
+    const void *row[STEP];
     for (uint32_t d = 0; d < a->v_dim; d += PANEL) {
         const uint32_t left = least(a->v_dim - d, PANEL), dims = (left + 15) & ~15u, step = step_of(dims);
         for (uint32_t i = 0; i < step; i++)
             row[i] = wide + (size_t)i * dims;
         for (uint32_t i = 0; i < n; i += step) {
             const uint32_t count = least(n - i, step);
-            widen(v + i, count, d, left, dims, a->v_type, wide);
+            widen(v, i, count, d, left, dims, wide);
             add_values(b, begin, i, count, row, 0, d, dims / 16, COLIBRI_TYPE_F32);
         }
     }
@@ -277,8 +277,8 @@ static void attend_segment(struct queries *b, uint32_t g)
         b->weight[t] = a->weights + (size_t)query * SEGMENT;
         b->score[t] = a->scores ? a->scores + query * a->score_stride + begin : b->weight[t];
     }
-    find_rows(a->k_pages, a->page_tokens, a->k_dim * elem_bytes(a->k_type), begin, n, row);
-    score_segment(b, begin, n, row);
+    struct rows rows = find(a, a->k_pages, a->k_recent, a->k_type, a->k_dim, begin, n, row);
+    score_segment(b, begin, n, &rows);
     for (uint32_t t = 0; t < b->n; t++) {
         const uint32_t seen = visible(b, t, begin, n);
         float *const sums = part_sums(a, b->part[t]);
@@ -286,8 +286,8 @@ static void attend_segment(struct queries *b, uint32_t g)
         sums[1] = exp_sum(b->score[t], seen, sums[0], b->weight[t]);
         memset(b->part[t], 0, ((a->v_dim + 15u) & ~(size_t)15) * sizeof(float));
     }
-    find_rows(a->v_pages, a->page_tokens, a->v_dim * elem_bytes(a->v_type), begin, n, row);
-    value_segment(b, begin, n, row);
+    rows = find(a, a->v_pages, a->v_recent, a->v_type, a->v_dim, begin, n, row);
+    value_segment(b, begin, n, &rows);
 }
 
 static void combine(const struct queries *b, uint32_t t)

@@ -181,6 +181,7 @@ const struct colibri_vecops clb_neon_vecops = {
     .struct_size = sizeof(struct colibri_vecops),
     .max_ulp = COLIBRI_EXACT,
     .rank = NEON_RANK,
+    .attention_takes = COLIBRI_ATTN_TAKES_Q8_0 | COLIBRI_ATTN_TAKES_Q4_0 | COLIBRI_ATTN_TAKES_RECENT,
     .name = "neon.vecops",
     .rms_norm = rms_norm,
     .rope = rope,

@@ -20,7 +20,6 @@ struct rows {
     const void *const *row; /* repeated behind the last one up to a whole four */
     uint32_t typed;         /* rows of `type`: those from here on are F16 */
     uint32_t type;
-    uint32_t dim;
 };
 
 INLINE int is_quant(uint32_t type)
@@ -70,10 +69,15 @@ static struct rows find(const struct colibri_attention_args *a, const void *cons
                   row + typed);
     for (uint32_t i = n; i % 4; i++)
         row[i] = row[n - 1];
-    return (struct rows){row, typed < n ? typed : UINT32_MAX, type, dim};
+    return (struct rows){row, typed < n ? typed : UINT32_MAX, type};
 }
 
 /* ---- elements ---------------------------------------------------------------------------------------------- */
+
+INLINE __m256 block_scale(colibri_f16 d)
+{
+    return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
+}
 
 /* Block b of a quantized row: scale * code, which has no rounding to do. Nibbles go to the upper end of 32 bits, which
  * makes code * 2^28 of them, bit 3 turned round being the sign of code = nibble - 8; the scale brings 2^-28. */
@@ -81,7 +85,7 @@ INLINE void load_block(const void *row, size_t b, const uint32_t type, __m256 *v
 {
     if (type == COLIBRI_TYPE_Q8_0) {
         const struct colibri_q8_0 *const q = (const struct colibri_q8_0 *)row + b;
-        const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16((short)q->d));
+        const __m256 d = block_scale(q->d);
         UNROLL
         for (int k = 0; k < 4; k++)
             v[k] = _mm256_mul_ps(
@@ -89,8 +93,7 @@ INLINE void load_block(const void *row, size_t b, const uint32_t type, __m256 *v
         return;
     }
     const struct colibri_q4_0 *const q = (const struct colibri_q4_0 *)row + b;
-    const __m256 d =
-        _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi16((short)q->d)), _mm256_set1_ps(1.0f / (float)(1 << 28)));
+    const __m256 d = _mm256_mul_ps(block_scale(q->d), _mm256_set1_ps(1.0f / (float)(1 << 28)));
     const __m256i to_top = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3, /**/
                                             -1, -1, -1, 4, -1, -1, -1, 5, -1, -1, -1, 6, -1, -1, -1, 7);
     const __m256i to_top8 = _mm256_setr_epi8(-1, -1, -1, 8, -1, -1, -1, 9, -1, -1, -1, 10, -1, -1, -1, 11, /**/

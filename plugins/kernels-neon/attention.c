@@ -17,11 +17,9 @@
 #define KEYS    16u   /* and what they are a multiple of */
 #define PANEL   128u  /* dimensions of a step through the values */
 
-/* Queries for which widening pays; fewer read keys and values as they are. */
-#define WIDE_FROM 9u
-#ifndef WIDE_FROM_QUANT
-#define WIDE_FROM_QUANT 3u
-#endif
+/* Queries for which widening pays, by instruction counts; fewer read keys and values as they are. */
+#define WIDE_FROM       9u
+#define WIDE_FROM_QUANT 5u
 
 /* Some queries of a call. */
 struct queries {

@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 native=${1:-build/release}
 build=${2:-build/neon-model}
 packages="libcpu-features-dev libinih-dev libinih1 libhwloc-dev libhwloc15 libpcre2-dev libpcre2-8-0 libutf8proc-dev
- libutf8proc2 libjansson-dev libjansson4 libedit-dev libedit2 libcmocka-dev libcmocka0 libtinfo6 libbsd0 libmd0 libudev1"
+ libutf8proc2 liburing-dev liburing2 libffi-dev libffi8 libxxhash-dev libxxhash0 libjansson-dev libjansson4 libedit-dev
+ libedit2 libcmocka-dev libcmocka0 libtinfo6 libbsd0 libmd0 libudev1"
 triple=aarch64-linux-gnu
 
 skip() {
@@ -89,33 +90,43 @@ sys.stdout.buffer.write(struct.pack("<%dI" % n, *((i * 37 + 11) % 100 for i in r
 }
 
 failures=0 compared=0
-# compare MODEL TOKENS NAME CPU SETTING
+# compare MODEL WHAT NAME CPU SETTING...
 compare() {
-    emulate "$4" "$build/cmake/tests/dump_logits" "$1" "$build/ids" "$build/got" "$5" >/dev/null
+    emulate "$4" "$build/cmake/tests/dump_logits" "$1" "$build/ids" "$build/got" "${@:5}" >/dev/null
     compared=$((compared + 1))
     cmp -s "$build/want" "$build/got" && return
-    echo "neon-model: $(basename "$1"), $2 tokens, $3: logits differ from the native ones"
+    echo "neon-model: $(basename "$1"), $2, $3: logits differ from the native ones"
     failures=$((failures + 1))
 }
 
-# One row uses the kernels of decode; 3 and 40 rows use small and large tiles, and several rows per expert.
+# check MODEL TOKENS SETTING...
 check() {
-    local model=$1 n
-    for n in "${@:2}"; do
-        ids "$n" >"$build/ids"
-        "$native/tests/dump_logits" "$model" "$build/ids" "$build/want" ctx=64 2>"$build/stderr" ||
-            { cat "$build/stderr"; exit 1; }
-        compare "$model" "$n" "scalar" max cpu.mask=all
-        compare "$model" "$n" "NEON without i8mm" cortex-a76 ctx=64
-        compare "$model" "$n" "NEON with i8mm" max ctx=64
-        compare "$model" "$n" "NEON with i8mm, 3 threads" max threads=3
-    done
+    local model=$1 n=$2 what="$2 tokens${3:+, ${*:3}}"
+    shift 2
+    ids "$n" >"$build/ids"
+    "$native/tests/dump_logits" "$model" "$build/ids" "$build/want" ctx=64 "$@" 2>"$build/stderr" ||
+        { cat "$build/stderr"; exit 1; }
+    compare "$model" "$what" "scalar" max ctx=64 cpu.mask=all "$@"
+    compare "$model" "$what" "NEON without i8mm" cortex-a76 ctx=64 "$@"
+    compare "$model" "$what" "NEON with i8mm" max ctx=64 "$@"
+    compare "$model" "$what" "NEON with i8mm, 3 threads" max ctx=64 threads=3 "$@"
 }
 for model in tests/data/arch/*.gguf; do
     check "$model" 40
 done
+# One row uses the kernels of decode; 3 and 40 rows use small and large tiles, and several rows per expert.
 for model in examples/tiny-moe/*.gguf; do
-    check "$model" 1 3 40
+    for n in 1 3 40; do
+        check "$model" "$n"
+    done
+done
+# Quantized keys and values, of which the last stay F16: 40 rows at once, and row by row, as decode reads them.
+for model in examples/tiny-moe/*.gguf tests/data/arch/qwen3moe.gguf; do
+    for type in q8_0 q4_0; do
+        for batch in 512 1; do
+            check "$model" 40 kv-type="$type" kv-recent=16 batch="$batch"
+        done
+    done
 done
 echo "neon-model: $compared runs compared, $failures differ"
 [ "$failures" = 0 ]

@@ -46,8 +46,8 @@ static int check_type(const char *what, uint32_t type, uint32_t dim, const char 
 {
     const bool quantized = type == COLIBRI_TYPE_Q8_0 || type == COLIBRI_TYPE_Q4_0;
     if (!quantized && type != COLIBRI_TYPE_F16 && type != COLIBRI_TYPE_F32)
-        return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV cache: element type %u of %s is none of F16, F32, Q8_0 and Q4_0",
-                        type, what);
+        return clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "KV cache: element type %u of %s is none of F16, F32, Q8_0 and Q4_0", type, what);
     if (quantized && dim % CLB_KV_QUANT_BLOCK)
         return clb_fail(err, COLIBRI_E_UNSUPPORTED,
                         "%s %s does not apply: it takes blocks of %u elements, and a head of the model's %s has %u; "
@@ -61,8 +61,8 @@ static int check(const clb_kv_layout *l, clb_error *err)
     CLB_TRY(check_type("K", l->k_type, l->k_dim, "--kv-type-k", err));
     CLB_TRY(check_type("V", l->v_type, l->v_dim, "--kv-type-v", err));
     if (l->recent % 16)
-        return clb_fail(err, COLIBRI_E_USAGE, "KV cache: a recent window of %u positions (--kv-recent) is not a multiple of 16",
-                        l->recent);
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "KV cache: a recent window of %u positions (--kv-recent) is not a multiple of 16", l->recent);
     if (l->page_tokens == 0 || l->page_tokens % 16 || l->page_tokens > MAX_PAGE_TOKENS)
         return clb_fail(err, COLIBRI_E_USAGE, "KV cache: a page of %u positions is not a multiple of 16 up to %d",
                         l->page_tokens, MAX_PAGE_TOKENS);
@@ -116,6 +116,7 @@ void clb_kv_cache_destroy(clb_kv_cache *cache)
     if (!cache)
         return;
     assert(cache->n_seqs == 0);
+    clb_kv_index_free(cache);
     clb_kv_pool_close(&cache->pool);
     clb_kv_pool_close(&cache->recent);
     free((void *)(uintptr_t)cache->layout.evictable);

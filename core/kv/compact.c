@@ -26,6 +26,7 @@ static void move_rows(clb_kv_seq *seq, clb_kv_head *h, const uint32_t *kept, uin
             h->v_pages[from / p] = v;
             continue;
         }
+        clb_kv_own_page(seq, h, j / p); /* before the source is looked up: it may be the same page */
         uint8_t *k_to = (uint8_t *)(uintptr_t)h->k_pages[j / p], *v_to = (uint8_t *)(uintptr_t)h->v_pages[j / p];
         const uint8_t *k_from = h->k_pages[from / p], *v_from = h->v_pages[from / p];
         memmove(k_to + j % p * k_row, k_from + from % p * k_row, run * k_row);
@@ -37,6 +38,7 @@ void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_k
 {
     clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + head];
     float *sum = h->sum[h->cur], *max = h->max[h->cur];
+    clb_kv_hold_only(seq, 0); /* what it holds is no prefix any more */
     clb_kv_recent_compact(seq, layer, h, n_kept);
     move_rows(seq, h, seq->kept, n_kept);
     for (uint32_t j = 0; j < n_kept; j++) {

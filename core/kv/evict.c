@@ -21,7 +21,8 @@ enum fault {
     FAULT_NAN,
     FAULT_SLOW,
     FAULT_ALLOT,
-    FAULT_MERGE
+    FAULT_MERGE,
+    FAULT_PICK
 };
 
 static const char *const fault_text[] = {
@@ -36,6 +37,8 @@ static const char *const fault_text[] = {
     [FAULT_SLOW] = "a decision took more than two seconds; it is not asked again",
     [FAULT_ALLOT] = "allot returned an error, or budgets that are too small or exceed the layer's",
     [FAULT_MERGE] = "merge returned an error, a position that is not kept, or a weight that is not a number",
+    [FAULT_PICK] = "pick_pages returned an error, no page, more pages than allowed, or a flag that is neither 0 nor 1; all are "
+                   "looked at instead",
 };
 
 enum { GUARD = 0xa5 };
@@ -259,6 +262,13 @@ static void report(clb_kv_seq *seq, enum fault fault)
     else
         clb_logf(seq->cache->log, COLIBRI_LOG_WARN, "KV strategy %s: %s; the first and the newest positions stay instead",
                  seq->strategy->name, fault_text[fault]);
+}
+
+void clb_kv_report_pick(clb_kv_seq *seq)
+{
+    if (seq->pick_failed)
+        report(seq, FAULT_PICK);
+    seq->pick_failed = false;
 }
 
 static void check_time(clb_kv_seq *seq, uint64_t t0)

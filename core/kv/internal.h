@@ -5,6 +5,9 @@
 #include "kv/kv.h"
 #include "kv/pages.h"
 
+typedef struct clb_kv_index clb_kv_index;
+typedef struct clb_kv_block clb_kv_block;
+
 struct clb_kv_cache {
     clb_kv_layout layout; /* evictable: own copy, never NULL */
     const clb_log *log;
@@ -17,6 +20,8 @@ struct clb_kv_cache {
     uint32_t n_made; /* sequences ever */
     float *rank_cs;  /* [n_ranks][n_rot]: cosines and sines of compacted positions */
     uint32_t n_ranks;
+    uint64_t n_copies; /* of shared pages */
+    clb_kv_index *index; /* prefix.c: blocks that may be shared; NULL: none are */
 };
 
 /* One (layer, KV head) of one sequence. */
@@ -35,16 +40,24 @@ typedef struct clb_kv_head {
     uint32_t *positions;
     float *sum[2], *max[2];
     float *q_ring;   /* [window_w][query heads of it][k_dim]: see queries.c; or NULL */
-    float *k_minmax; /* [2 * cap_pages][k_dim]: of complete pages, smallest and largest; see pick.c; or NULL */
-    uint32_t n_minmax; /* pages that have them */
+    /* Page selection (pick.c), else NULL: the chosen pages of the open pass; smallest and largest keys of the first n_minmax
+     * pages. Room for cap_picked pages. */
+    const void **k_picked, **v_picked;
+    uint8_t *use;
+    float *k_low, *k_high; /* [cap_picked][k_dim] */
+    uint32_t cap_picked, n_minmax;
+    uint32_t n_skipped; /* positions in pages that were not chosen */
+    bool picked;
     uint32_t next_n; /* entries of [!cur] that this pass has set; 0: none observed */
     uint8_t cur;
 } clb_kv_head;
 
 #define CLB_KV_HAS(s, member) (COLIBRI_HAS(s, member) && (s)->member)
 
+/* fork.c copies it: a new pointer needs a line there. */
 struct clb_kv_seq {
     clb_kv_cache *cache;
+    clb_kv_seq_options options; /* as given, for forks */
     uint32_t number;
     const struct colibri_kv_strategy *strategy;
     void *self;
@@ -66,6 +79,11 @@ struct clb_kv_seq {
     uint32_t n_prompt;
     uint32_t steps;      /* decode rows since the last AT_STEPS */
     uint32_t pass_rows;  /* of the open pass; 0: none */
+    bool shares;         /* some of its pages may have other holders */
+    uint32_t n_reserved; /* pages that the open pass may still need for copies */
+    /* Its first n_blocks full blocks are known as blocks[], which it holds. */
+    clb_kv_block **blocks;
+    uint32_t n_blocks, cap_blocks;
     uint64_t n_pages, evicted, selections, bad_answers;
     uint64_t n_recent;   /* pages of F16 copies */
     clb_kv_head *heads;  /* [n_layers][n_kv_heads] */
@@ -80,6 +98,8 @@ struct clb_kv_seq {
     float *merged;       /* [scratch_cap][v_dim], if it merges */
     float *layer_sum, *layer_max; /* [scratch_cap]: over the heads of a layer, for one answer per layer */
     float *cs;                    /* [n_rot] */
+    float *row;                   /* [k_dim] */
+    bool pick_failed;             /* in this pass */
     struct { /* [n_kv_heads] each, for allot */
         struct clb_kv_reader *readers;
         struct colibri_kv_view *views;
@@ -111,6 +131,30 @@ static inline uint64_t clb_kv_pages_for(const clb_kv_seq *seq, uint64_t n)
 
 /* Gives back the pages of a head beyond those of its first n positions. */
 void clb_kv_head_shrink(clb_kv_seq *seq, clb_kv_head *head, uint32_t n);
+
+/* pass.c: page tables and per-row arrays of one head for n rows; false (0): no memory. */
+int clb_kv_reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_t n);
+
+/* room.c */
+typedef struct clb_kv_room {
+    int64_t more;    /* pages that a pass adds to the pool's, at most, counted to the end of clb_kv_end */
+    uint64_t copies; /* pages that the selection of clb_kv_begin may take before it gives any back */
+} clb_kv_room;
+clb_kv_room clb_kv_room_for(const clb_kv_seq *seq, uint32_t n_rows);
+/* Pages for n_rows more positions, own ones where rows will be written; reserves what clb_kv_end may need. */
+void clb_kv_take_pages(clb_kv_seq *seq, uint32_t n_rows);
+void clb_kv_unreserve(clb_kv_seq *seq);
+/* Page `page` of a head is its own from here on: a shared one is copied. The room is reserved. */
+void clb_kv_own_page(clb_kv_seq *seq, clb_kv_head *h, uint32_t page);
+
+/* prefix.c */
+/* Gives up blocks that nobody holds, until `need` pages are free; then what only this sequence holds (NULL: none) is no
+ * longer known. False if there was nothing to give up. */
+bool clb_kv_make_room(clb_kv_cache *cache, clb_kv_seq *seq, uint64_t need);
+/* The sequence holds its first n blocks only. */
+void clb_kv_hold_only(clb_kv_seq *seq, uint32_t n);
+bool clb_kv_hold_same(clb_kv_seq *seq, const clb_kv_seq *from);
+void clb_kv_index_free(clb_kv_cache *cache);
 
 /* rows.c */
 /* Row i of a head as floats, as it was written (not turned, see turn_k and turn_v of the layout). */
@@ -158,6 +202,7 @@ void clb_kv_angles(const clb_kv_layout *l, uint32_t position, float *cs);
 void clb_kv_rotate(const clb_kv_layout *l, float *x, const float *cs);
 /* Rotations of compacted positions 0 .. n - 1 are at hand. */
 int clb_kv_ranks_reserve(clb_kv_cache *cache, uint32_t n, clb_error *err);
+const float *clb_kv_rank_cs(const clb_kv_cache *cache, uint32_t rank);
 /* Key i as attention sees it / before rotation. */
 void clb_kv_read_rotated(const clb_kv_seq *seq, const clb_kv_head *h, uint32_t i, float *out);
 void clb_kv_read_unrotated(const clb_kv_seq *seq, const clb_kv_head *h, uint32_t i, float *out);
@@ -187,8 +232,14 @@ uint64_t clb_kv_layer_budget(const clb_kv_seq *seq, uint32_t layer);
 bool clb_kv_across_reserve(clb_kv_seq *seq);
 void clb_kv_across_free(clb_kv_seq *seq);
 
+/* pick.c */
+bool clb_kv_picks(const clb_kv_seq *seq);
+bool clb_kv_pick_reserve(clb_kv_seq *seq); /* when a pass begins, after its pages were taken */
+void clb_kv_pick_free(clb_kv_head *h);
+
 /* evict.c: the host side of a strategy. */
 
+void clb_kv_report_pick(clb_kv_seq *seq);
 /* Fills seq->budgets from the strategy, each at least 1, their sum at most that of the configured budget. */
 void clb_kv_budgets(clb_kv_seq *seq);
 /* True if the next n_rows make (layer, head) give way (AT_OVER_BUDGET; see kv.h on the slack of one page). */

@@ -16,7 +16,7 @@
  * a selection is shared by page_tokens tokens. The other triggers act in clb_kv_end wherever kept > b. Layers that
  * are not evictable, and strategies that lack AT_OVER_BUDGET, are bounded by ctx.
  *
- * Threads: clb_kv_write and clb_kv_observe_q of different rows, clb_kv_keys, and clb_kv_observe of different (layer, KV head) and
+ * Threads: clb_kv_write, clb_kv_observe_q and clb_kv_pick of different rows, clb_kv_keys, and clb_kv_observe of different (layer, KV head) and
  * clb_kv_view_of are [any-thread] between begin and end; everything else is [engine-thread]. */
 #ifndef CLB_KV_KV_H
 #define CLB_KV_KV_H
@@ -87,6 +87,7 @@ typedef struct clb_kv_traits {
     bool evicts;      /* anywhere; false: keeps all, though it may pick pages */
     bool per_head;
     bool own_budgets; /* budget or allot in the chain: heads differ */
+    bool stateful;    /* the innermost follows what is added and dropped */
 } clb_kv_traits;
 clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const struct colibri_kv_child *child,
                                enum clb_kv_renumber positions);
@@ -146,11 +147,14 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err);
 void clb_kv_write(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *k, const float *v);
 /* The query heads of row i of this pass before rotation: [n_heads][k_dim], for strategies that need queries. */
 void clb_kv_observe_q(clb_kv_seq *seq, uint32_t layer, uint32_t i, const float *q);
-/* With compacted positions (clb_kv_seq_compact) the caller writes keys that are not rotated, rotates queries by their rank (kept
- * positions before them) and keys by theirs: [n_rot] cosines and sines as struct colibri_vecops.rope takes them, for every rank
- * of an open pass. */
+/* With compacted positions (clb_kv_seq_compact) the caller writes keys that are not rotated, rotates row i's queries of each KV
+ * head by its rank there, with the [n_rot] cosines and sines of clb_kv_row_cs, and lets them attend to clb_kv_keys. */
 bool clb_kv_seq_compact(const clb_kv_seq *seq);
-const float *clb_kv_rank_cs(const clb_kv_cache *cache, uint32_t rank);
+const float *clb_kv_row_cs(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, uint32_t i);
+/* The single row of a generated token may look at chosen pages only (strategies with pick_pages, else nothing happens): q is
+ * [n_heads][k_dim], rotated and not turned. clb_kv_view_of and clb_kv_recent_begin then speak of those pages, n_before of
+ * their positions. */
+void clb_kv_pick(clb_kv_seq *seq, uint32_t layer, const float *q);
 /* Rotated keys [begin, end) of a (layer, KV head) as floats, whatever the types and positions; rows of this pass included. */
 void clb_kv_keys(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, uint32_t begin, uint32_t end, float *out);
 /* Asks for the memory that row i of the pass will be written to. */

@@ -52,6 +52,8 @@ void clb_kv_merge_apply(clb_kv_seq *seq, clb_kv_head *h, uint32_t n_kept)
 {
     const uint32_t dim = seq->cache->layout.v_dim;
     for (uint32_t j = 0; j < n_kept; j++)
-        if (seq->into[j])
+        if (seq->into[j]) {
+            clb_kv_own_page(seq, h, j / seq->cache->layout.page_tokens);
             clb_kv_change_v(seq, h, j, seq->merged + (size_t)j * dim);
+        }
 }

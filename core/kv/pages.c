@@ -41,7 +41,11 @@ int clb_kv_pool_open(clb_kv_pool *pool, uint64_t page_bytes, uint64_t max_bytes,
         return clb_fail_errno(err, COLIBRI_E_NOMEM, bytes > SIZE_MAX ? ENOMEM : errno,
                               "cannot reserve %s of address space for the KV cache", clb_human_bytes(bytes, all));
     pool->idle = malloc((size_t)pool->n_pages * sizeof pool->idle[0]);
-    if (!pool->idle) {
+    pool->refs = calloc(pool->n_pages, sizeof pool->refs[0]);
+    if (!pool->idle || !pool->refs) {
+        free(pool->idle);
+        free(pool->refs);
+        *pool = (clb_kv_pool){0};
         munmap(base, (size_t)bytes);
         return CLB_NOMEM(err, "list of KV pages");
     }
@@ -57,13 +61,14 @@ void clb_kv_pool_close(clb_kv_pool *pool)
     UNPOISON(pool->base, (size_t)(pool->n_pages * pool->page_bytes));
     munmap(pool->base, (size_t)(pool->n_pages * pool->page_bytes));
     free(pool->idle);
+    free(pool->refs);
     *pool = (clb_kv_pool){0};
 }
 
 void *clb_kv_pool_take(clb_kv_pool *pool)
 {
     uint32_t i;
-    assert(clb_kv_pool_available(pool));
+    assert(pool->n_used < pool->n_pages);
     if (pool->n_warm)
         i = pool->idle[--pool->n_warm];
     else if (pool->n_cold)
@@ -73,17 +78,34 @@ void *clb_kv_pool_take(clb_kv_pool *pool)
     pool->n_used++;
     if (pool->peak < pool->n_used)
         pool->peak = pool->n_used;
+    assert(pool->refs[i] == 0);
+    pool->refs[i] = 1;
     uint8_t *page = pool->base + i * pool->page_bytes;
     UNPOISON(page, (size_t)pool->page_bytes);
     return page;
 }
 
-void clb_kv_pool_give(clb_kv_pool *pool, const void *page)
+/* The number of a page that is in use. */
+static uint32_t used_page(const clb_kv_pool *pool, const void *page)
 {
     const uint64_t at = (uint64_t)((const uint8_t *)page - pool->base);
     assert(pool->n_used && at % pool->page_bytes == 0 && at / pool->page_bytes < pool->fresh);
+    assert(pool->refs[at / pool->page_bytes] > 0);
+    return (uint32_t)(at / pool->page_bytes);
+}
+
+void clb_kv_pool_share(clb_kv_pool *pool, const void *page)
+{
+    pool->refs[used_page(pool, page)]++;
+}
+
+void clb_kv_pool_give(clb_kv_pool *pool, const void *page)
+{
+    const uint32_t i = used_page(pool, page);
+    if (--pool->refs[i])
+        return;
     POISON(page, (size_t)pool->page_bytes);
-    pool->idle[pool->n_warm++] = (uint32_t)(at / pool->page_bytes);
+    pool->idle[pool->n_warm++] = i;
     pool->n_used--;
 }
 

@@ -30,7 +30,7 @@ static uint32_t half_more(uint32_t cap, uint64_t wanted)
 }
 
 /* Page tables and per-row arrays of one head for n rows. */
-static int reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_t n)
+int clb_kv_reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_t n)
 {
     const uint64_t pages = clb_kv_pages_for(seq, n);
     if (pages > h->cap_pages) {
@@ -94,11 +94,23 @@ static int context_full(const clb_kv_seq *seq, uint32_t kept, uint32_t n_rows, c
                     seq->strategy->name, kept, n_rows, seq->ctx);
 }
 
-/* Most pages of a layer whose heads share a budget, after selection: every head may begin another page. */
-static uint64_t pages_across(const clb_kv_seq *seq, uint32_t layer, uint32_t n_rows)
+static int find_room(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
 {
-    const clb_kv_layout *l = &seq->cache->layout;
-    return (clb_kv_layer_budget(seq, layer) + (uint64_t)l->n_kv_heads * (n_rows + l->page_tokens - 1)) / l->page_tokens;
+    const clb_kv_pool *pool = &seq->cache->pool;
+    for (;;) {
+        const clb_kv_room r = clb_kv_room_for(seq, n_rows);
+        const uint64_t need = r.more > (int64_t)r.copies ? (uint64_t)r.more : r.copies;
+        if (need <= clb_kv_pool_available(pool))
+            return COLIBRI_OK;
+        if (clb_kv_make_room(seq->cache, seq, need)) /* then less may be shared, too */
+            continue;
+        char size[24], all[24];
+        return clb_fail(err, COLIBRI_E_NOMEM,
+                        "the KV cache is full: %u more rows need %llu pages (%s), %u of its %u pages (%s) are free; "
+                        "lower ctx, kv-budget or the number of sequences, or raise max-memory",
+                        n_rows, (unsigned long long)need, clb_human_bytes(need * pool->page_bytes, size),
+                        clb_kv_pool_available(pool), pool->n_pages, clb_human_bytes(pool->n_pages * pool->page_bytes, all));
+    }
 }
 
 static int find_recent_room(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
@@ -121,7 +133,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
 {
     clb_kv_cache *cache = seq->cache;
     const uint32_t n_kv_heads = cache->layout.n_kv_heads;
-    uint64_t pages = 0, longest = 0;
+    uint64_t longest = 0;
     if (seq->pass_rows || n_rows == 0)
         return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: a pass of %u rows while one of %u is open", n_rows,
                         seq->pass_rows);
@@ -143,43 +155,25 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
                 clb_kv_layer_evicts(seq, layer) && (seq->traits.triggers & COLIBRI_KV_AT_OVER_BUDGET);
             if (!bounded && after > seq->ctx)
                 return context_full(seq, n, n_rows, err);
-            if (!allots)
-                pages += clb_kv_pages_for(seq, after);
-            else if (head == 0)
-                pages += pages_across(seq, layer, n_rows);
             longest = after > longest ? after : longest;
             longest = n > longest ? n : longest;
-            if (!reserve_head(seq, layer, &seq->heads[i], after > n ? after : n))
+            if (!clb_kv_reserve_head(seq, layer, &seq->heads[i], after > n ? after : n))
                 return CLB_NOMEM(err, "tables of the KV cache");
         }
-    if (pages > seq->n_pages + clb_kv_pool_available(&cache->pool)) {
-        char need[24], all[24];
-        return clb_fail(err, COLIBRI_E_NOMEM,
-                        "the KV cache is full: %u more rows need %llu pages (%s), %u of its %u pages (%s) are free; "
-                        "lower ctx, kv-budget or the number of sequences, or raise max-memory",
-                        n_rows, (unsigned long long)(pages - seq->n_pages),
-                        clb_human_bytes((pages - seq->n_pages) * cache->pool.page_bytes, need),
-                        clb_kv_pool_available(&cache->pool), cache->pool.n_pages,
-                        clb_human_bytes(cache->pool.n_pages * cache->pool.page_bytes, all));
-    }
+    CLB_TRY(find_room(seq, n_rows, err));
     CLB_TRY(find_recent_room(seq, n_rows, err));
     if (seq->traits.evicts && !reserve_scratch(seq, longest))
         return CLB_NOMEM(err, "tables of the KV cache");
     if (clb_kv_seq_compact(seq))
         CLB_TRY(clb_kv_ranks_reserve(cache, (uint32_t)longest, err));
+    if (!clb_kv_pick_reserve(seq))
+        return CLB_NOMEM(err, "tables of the KV cache");
 
     clb_kv_evict(seq, n_rows, COLIBRI_KV_AT_OVER_BUDGET);
-    for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
-        clb_kv_head *h = &seq->heads[i];
-        for (const uint64_t want = clb_kv_pages_for(seq, (uint64_t)h->n + n_rows); h->n_pages < want; h->n_pages++) {
-            uint8_t *page = clb_kv_pool_take(&cache->pool);
-            h->k_pages[h->n_pages] = page;
-            h->v_pages[h->n_pages] = page + cache->v_offset;
-            seq->n_pages++;
-        }
-        h->next_n = 0;
-    }
+    clb_kv_take_pages(seq, n_rows);
     clb_kv_recent_open(seq, n_rows);
+    for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++)
+        seq->heads[i].next_n = 0;
     seq->pass_rows = n_rows;
     if (seq->q_top < seq->position + n_rows)
         seq->q_top = seq->position + n_rows;
@@ -209,6 +203,7 @@ static void append(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint32_t n_r
     }
     h->next_n = 0;
     h->n = n;
+    h->picked = false;
     clb_kv_head_shrink(seq, h, n);
 }
 
@@ -227,6 +222,8 @@ void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool
         }
     seq->position += n_rows;
     seq->pass_rows = 0;
+    clb_kv_unreserve(seq);
+    clb_kv_report_pick(seq);
     if (phase == COLIBRI_PHASE_PREFILL) {
         seq->n_prompt = seq->position;
         trigger = seq->traits.triggers & COLIBRI_KV_AT_CHUNK;
@@ -251,9 +248,11 @@ void clb_kv_abort(clb_kv_seq *seq)
 {
     for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
         seq->heads[i].next_n = 0;
+        seq->heads[i].picked = false;
         clb_kv_head_shrink(seq, &seq->heads[i], seq->heads[i].n);
     }
     clb_kv_recent_close(seq);
     clb_kv_pool_trim(&seq->cache->pool);
+    clb_kv_unreserve(seq);
     seq->pass_rows = 0;
 }

@@ -2,7 +2,7 @@
  *
  * A block is page_tokens consecutive tokens from a multiple of page_tokens on: one page in every (layer, KV head). It is
  * known by a hash over the hash of the block before it, its tokens, and a salt (what else decides the bytes: the model, types,
- * turning, positions; with a strategy also that, see below); tokens and the block before are compared too, so a collision costs
+ * turning, positions; the version); tokens and the block before are compared too, so a collision costs
  * time and nothing else. Pages are counted references: whoever wants to change a shared one copies it first, so that nobody
  * sees it. Blocks that no sequence holds stay, the least recently used leaves first (of one prefix the last block), as soon
  * as pages are wanted for anything else.
@@ -17,12 +17,21 @@
 
 #include "kv/kv.h"
 
-/* Turns sharing on for a cache, once, while it has no sequence. salt: n bytes of what decides the bytes beside the tokens. */
+/* Turns sharing on for a cache, once, while it has no sequence. salt: n bytes of what decides the bytes beside the tokens and
+ * the layout. */
 int clb_kv_share(clb_kv_cache *cache, const void *salt, size_t n, clb_error *err);
+/* Blocks are also kept in a folder (prompt_cache.h), for which the salt must identify the model; max_bytes bounds it. With
+ * sharing on, once. A folder that cannot be used is a warning, and nothing is kept. NOMEM. */
+int clb_kv_share_on_disk(clb_kv_cache *cache, const char *dir, uint64_t max_bytes, clb_error *err);
 
-/* Gives an empty sequence the longest known prefix of tokens[0..n), in whole blocks, from memory or from the prompt cache;
- * *n_taken tokens need not be computed. Nothing known, nothing shared, or no sharing: OK with 0. */
-int clb_kv_seq_take_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n, uint32_t *n_taken, clb_error *err);
+typedef struct clb_kv_taken {
+    uint32_t memory, disk; /* tokens that need not be computed, by where their pages were */
+} clb_kv_taken;
+
+/* tokens[0..n) is what the sequence shall hold, and what it holds is a prefix of them: goes on with the longest known one, in
+ * whole blocks (a begun block of its own gives way to a known one). A sequence under a strategy that evicts takes no more
+ * than its budget. Nothing known, nothing shared, or no sharing: OK with zeros. */
+int clb_kv_seq_take_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n, clb_kv_taken *taken, clb_error *err);
 /* Makes the full blocks of a sequence known that are not yet: tokens[0..n) are all that it holds. Cheap if there are none. */
 void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n);
 
@@ -31,9 +40,10 @@ typedef struct clb_kv_share_stats {
     uint64_t tokens_loaded;   /* ... from the prompt cache */
     uint64_t blocks, blocks_idle; /* known; of those, held by no sequence */
     uint64_t bytes_shared;    /* pages held more than once, counted once */
-    uint64_t bytes_idle;
+    uint64_t bytes_idle;      /* pages of idle blocks that nobody else holds */
     uint64_t blocks_dropped;  /* idle ones that left for something else */
     uint64_t copies;          /* pages copied before a change */
+    uint64_t blocks_written, blocks_read; /* of the prompt cache */
 } clb_kv_share_stats;
 void clb_kv_cache_share_stats(const clb_kv_cache *cache, clb_kv_share_stats *out);
 

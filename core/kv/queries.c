@@ -120,6 +120,11 @@ int clb_kv_ranks_reserve(clb_kv_cache *cache, uint32_t n, clb_error *err)
     return COLIBRI_OK;
 }
 
+const float *clb_kv_row_cs(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, uint32_t i)
+{
+    return clb_kv_rank_cs(seq->cache, seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head].n + i);
+}
+
 const float *clb_kv_rank_cs(const clb_kv_cache *cache, uint32_t rank)
 {
     return cache->rank_cs + (size_t)rank * cache->layout.n_rot;

@@ -107,7 +107,7 @@ uint32_t clb_kv_recent_begin(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_
     const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
     const uint32_t begin = rank_of(seq, layer, h, first_position(&seq->cache->layout, seq->position + i));
     assert(!h->k_recent || begin >= h->recent_first);
-    return begin;
+    return begin - (h->picked ? h->n_skipped : 0);
 }
 
 static uint64_t pages_for(const clb_kv_seq *seq, const clb_kv_head *h, uint64_t end)

@@ -170,10 +170,11 @@ void clb_kv_write_soon(const clb_kv_seq *seq, uint32_t layer, uint32_t i)
 clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head)
 {
     const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
-    return (clb_kv_view){.k_pages = h->k_pages,
-                         .v_pages = h->v_pages,
-                         .n_before = h->n,
+    const uint32_t skipped = h->picked ? h->n_skipped : 0;
+    return (clb_kv_view){.k_pages = h->picked ? h->k_picked : h->k_pages,
+                         .v_pages = h->picked ? h->v_picked : h->v_pages,
+                         .n_before = h->n - skipped,
                          .k_recent = h->k_recent,
                          .v_recent = h->v_recent,
-                         .recent_first = h->recent_first};
+                         .recent_first = h->recent_first - (h->k_recent ? skipped : 0)};
 }

@@ -16,6 +16,7 @@ int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, cl
     if (!seq)
         return CLB_NOMEM(err, "KV sequence");
     seq->cache = cache;
+    seq->options = *options;
     seq->strategy = s;
     seq->traits = clb_kv_traits_of(s, options->child, options->positions);
     seq->future = options->future;
@@ -52,6 +53,9 @@ void clb_kv_seq_destroy(clb_kv_seq *seq)
 {
     if (!seq)
         return;
+    clb_kv_unreserve(seq);
+    clb_kv_hold_only(seq, 0);
+    free(seq->blocks);
     for (uint32_t i = 0; seq->heads && i < clb_kv_n_heads_all(seq); i++) {
         clb_kv_head *h = &seq->heads[i];
         clb_kv_head_shrink(seq, h, 0);
@@ -60,7 +64,7 @@ void clb_kv_seq_destroy(clb_kv_seq *seq)
         free(h->v_pages);
         free(h->positions);
         free(h->q_ring);
-        free(h->k_minmax);
+        clb_kv_pick_free(h);
         for (int b = 0; b < 2; b++) {
             free(h->sum[b]);
             free(h->max[b]);
@@ -77,6 +81,7 @@ void clb_kv_seq_destroy(clb_kv_seq *seq)
     free(seq->merged);
     clb_kv_queries_free(seq);
     clb_kv_across_free(seq);
+    free(seq->row);
     free(seq->layer_sum);
     free(seq->layer_max);
     free(seq->heads);
@@ -97,6 +102,9 @@ void clb_kv_head_shrink(clb_kv_seq *seq, clb_kv_head *head, uint32_t n)
 /* Positions >= n leave every head. */
 static void cut(clb_kv_seq *seq, uint32_t n)
 {
+    clb_kv_unreserve(seq);
+    clb_kv_hold_only(seq, n / seq->cache->layout.page_tokens);
+    seq->shares = seq->shares && n;
     for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
         seq->heads[i].n = n;
         seq->heads[i].next_n = 0;
@@ -139,7 +147,7 @@ int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err)
                         "KV cache: strategy %s has dropped positions, so the first %u tokens cannot be used again",
                         s->name, n_positions);
     if (seq->traits.evicts &&
-        ((seq->traits.needs & (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX)) || s->on_append))
+        ((seq->traits.needs & (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX)) || seq->traits.stateful))
         return clb_fail(err, COLIBRI_E_UNSUPPORTED,
                         "KV cache: strategy %s remembers later tokens, so the first %u cannot be used again", s->name,
                         n_positions);

@@ -15,6 +15,8 @@ clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const
         }
         compact = compact || s->positions == COLIBRI_KV_POS_COMPACT;
         t.per_head = t.per_head || (s->flags & COLIBRI_KV_FLAG_PER_HEAD);
+        if (!(s->flags & COLIBRI_KV_FLAG_WRAPPER)) /* a wrapper only passes these on */
+            t.stateful = s->on_append || s->on_evict;
         t.own_budgets = t.own_budgets || s->budget || s->allot;
         t.evicts = !(s->flags & COLIBRI_KV_FLAG_KEEPS_ALL); /* the innermost decides */
         if (!child)

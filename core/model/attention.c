@@ -5,7 +5,10 @@
  * few tasks (decode of one sequence) and the context is long, several workers share a task: each takes some segments,
  * and whoever is last combines all of them. Segments are the same however they are shared, and so are the bits.
  *
- * A KV strategy that wants probabilities gets them row by row, in order: then one task has all rows of the span. */
+ * A KV strategy that wants probabilities gets them row by row, in order: then one task has all rows of the span.
+ *
+ * With compacted positions keys are stored before rotation. They are rotated by their place among the kept ones segment by
+ * segment, into memory of the worker, which the kernel then reads instead of the pages. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -31,6 +34,7 @@ struct needs {
     size_t score_stride;
     size_t row_parts;                       /* floats of the results of all segments, for the query heads of one row */
     size_t parts, weights, scores, max_sum; /* floats */
+    size_t keys;                            /* floats of a segment's keys, rotated here */
 };
 
 struct clb_attention {
@@ -42,6 +46,7 @@ struct clb_attention {
     /* this pass */
     struct needs needs;
     size_t worker_floats; /* beside parts */
+    size_t keys_at;       /* of these: where rotated keys lie */
     uint32_t rows;        /* most rows of a tile */
     uint32_t n_tiles, n_parts;
 };
@@ -69,6 +74,7 @@ static struct needs needs_of(const clb_hparams *hp, uint32_t max_rows, uint32_t 
     n.parts = n.row_parts * n.rows;
     n.weights = (size_t)n.rows * group * SEGMENT;
     n.scores = n.score_stride * group * n.observe_rows;
+    n.keys = (size_t)SEGMENT * ((hp->k_dim + 15) & ~15u);
     n.max_sum = ((size_t)n.observe_rows * group * 2 + 15) & ~(size_t)15;
     return n;
 }
@@ -84,7 +90,7 @@ uint64_t clb_attention_floats(const clb_hparams *hp, uint32_t max_rows, uint32_t
     const struct needs n = needs_of(hp, max_rows, n_kv), first = needs_of(hp, max_rows, 1);
     const size_t parts = n.rows < first.rows ? larger(n.parts, PARTS_MOST) : n.parts;
     const size_t scores = n.observe_rows < first.observe_rows ? larger(n.scores, SCORES_MOST) : n.scores;
-    return (uint64_t)parts + first.weights + scores + first.max_sum;
+    return (uint64_t)parts + first.weights + scores + first.max_sum + first.keys;
 }
 
 int clb_attention_create(clb_forward *f)
@@ -109,6 +115,11 @@ void clb_attention_destroy(clb_forward *f)
     f->attention = NULL;
 }
 
+static bool observed(const clb_span *span)
+{
+    return clb_kv_seq_needs(span->kv) & (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX);
+}
+
 /* Tiles of at most `rows` rows, late rows first. Returns whether any span is observed. */
 static bool make_tiles(clb_forward *f, uint32_t rows)
 {
@@ -116,7 +127,7 @@ static bool make_tiles(clb_forward *f, uint32_t rows)
     bool observe = false;
     a->n_tiles = 0;
     for (uint32_t s = f->n_spans, end = f->n_rows; s-- > 0; end -= f->spans[s].n) {
-        if (clb_kv_seq_needs(f->spans[s].kv)) {
+        if (observed(&f->spans[s])) {
             a->tiles[a->n_tiles++] = (struct tile){end - f->spans[s].n, f->spans[s].n, true};
             observe = true;
             continue;
@@ -146,7 +157,11 @@ int clb_attention_reserve(clb_forward *f, uint32_t n_kv, clb_error *err)
     const bool observe = make_tiles(f, rows);
     a->rows = rows;
     a->needs = n;
-    a->worker_floats = n.weights + (observe ? n.scores + n.max_sum : 0);
+    bool compact = false;
+    for (uint32_t s = 0; s < f->n_spans; s++)
+        compact = compact || clb_kv_seq_compact(f->spans[s].kv);
+    a->keys_at = n.weights + (observe ? n.scores + n.max_sum : 0);
+    a->worker_floats = a->keys_at + (compact ? n.keys : 0);
     const uint32_t tasks = a->n_tiles * hp->n_kv_heads;
     a->n_parts = 1;
     if (n_workers > 1 && !observe && tasks < wanted && (uint64_t)tasks * rows <= (uint64_t)n_workers * n.rows)
@@ -209,10 +224,53 @@ static struct colibri_attention_args args_of(const struct run *r, const clb_kv_v
 }
 
 /* The layout's table has an attention that takes its types. */
-static void attend(const clb_forward *f, const struct colibri_attention_args *args)
+static void call_kernel(const clb_forward *f, const struct colibri_attention_args *args)
 {
     const struct colibri_vecops *const ops = f->options.kv_layout.ops;
     (ops && ops->attention ? ops : f->compute.ops)->attention(args);
+}
+
+/* One segment whose keys are read from `keys`. */
+static void attend_rotated(const struct run *r, const struct colibri_attention_args *args, const clb_kv_seq *kv,
+                           uint32_t kv_head, uint32_t g, float *keys)
+{
+    enum { PAGES = SEGMENT / 16 + 2 }; /* pages have 16 positions at least */
+    const uint32_t page = args->page_tokens, begin = g * SEGMENT, seen = args->n_kv + args->n_rows - 1;
+    const uint32_t end = least(begin + SEGMENT, seen), first = begin / page;
+    const void *pages[PAGES];
+    clb_kv_keys(kv, r->il, kv_head, begin, end, keys);
+    /* The kernel counts pages and their rows from the first position of all: these lie before what it reads. */
+    for (uint32_t p = first; p * page < end; p++)
+        pages[p - first] = (const void *)((uintptr_t)keys + (uintptr_t)(((int64_t)p * page - (int64_t)begin) *
+                                                                       (int64_t)(args->k_dim * sizeof(float))));
+    struct colibri_attention_args a = *args;
+    a.k_type = COLIBRI_TYPE_F32;
+    a.k_pages = (const void *const *)((uintptr_t)pages - first * sizeof pages[0]);
+    a.stages = COLIBRI_ATTN_SEGMENTS;
+    a.segment_begin = g;
+    a.segment_end = g + 1;
+    call_kernel(r->f, &a);
+}
+
+static void attend(const struct run *r, const struct colibri_attention_args *args, uint32_t kv_head, uint32_t worker)
+{
+    const clb_forward *f = r->f;
+    const struct clb_attention *const own = f->attention;
+    const size_t row = (size_t)(args->q - f->q) / args->q_row_stride;
+    const clb_kv_seq *kv = f->spans[f->rows[row].span].kv;
+    if (!clb_kv_seq_compact(kv)) {
+        call_kernel(f, args);
+        return;
+    }
+    float *const keys = own->memory + clb_pool_workers(f->options.pool) * own->needs.parts +
+                        worker * own->worker_floats + own->keys_at;
+    for (uint32_t g = args->segment_begin; (args->stages & COLIBRI_ATTN_SEGMENTS) && g < args->segment_end; g++)
+        attend_rotated(r, args, kv, kv_head, g, keys);
+    if (args->stages & COLIBRI_ATTN_COMBINE) {
+        struct colibri_attention_args a = *args;
+        a.stages = COLIBRI_ATTN_COMBINE;
+        call_kernel(f, &a);
+    }
 }
 
 /* Results of turned values. */
@@ -246,7 +304,7 @@ static void attend_observed(const struct run *r, const struct tile *tile, uint32
         args.score_stride = needs->score_stride;
         args.scores = args.weights + needs->weights;
         args.max_sum = args.scores + needs->scores;
-        attend(f, &args);
+        attend(r, &args, kv_head, worker);
         turn_back(f, &args);
         for (uint32_t i = 0; i < n; i++)
             clb_kv_observe(kv, r->il, kv_head, args.scores + (size_t)i * group * args.score_stride, args.score_stride,
@@ -269,7 +327,7 @@ static void attend_task(void *ctx, uint32_t index, uint32_t worker)
     const clb_kv_view view = clb_kv_view_of(f->spans[f->rows[tile->row].span].kv, r->il, kv_head);
     struct colibri_attention_args args = args_of(r, &view, tile->row, tile->n, kv_head, worker);
     if (a->n_parts == 1) {
-        attend(f, &args);
+        attend(r, &args, kv_head, worker);
         turn_back(f, &args);
         return;
     }
@@ -278,11 +336,11 @@ static void attend_task(void *ctx, uint32_t index, uint32_t worker)
     args.stages = COLIBRI_ATTN_SEGMENTS;
     clb_split(args.segment_end, part, a->n_parts, &args.segment_begin, &args.segment_end);
     if (args.segment_begin < args.segment_end)
-        attend(f, &args);
+        attend(r, &args, kv_head, worker);
     if (atomic_fetch_sub(&a->left[task], 1) != 1)
         return;
     args.stages = COLIBRI_ATTN_COMBINE;
-    attend(f, &args);
+    attend(r, &args, kv_head, worker);
     turn_back(f, &args);
 }
 

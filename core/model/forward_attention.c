@@ -44,6 +44,14 @@ static void turn_queries(const clb_forward *f, float *q, const clb_kv_seq *kv)
             clb_hadamard(q + h * f->hp->k_dim, f->hp->k_dim);
 }
 
+/* Kept positions are renumbered: each KV head has its own place for the row, and its keys are stored as they are. */
+static void rotate_by_rank(const clb_forward *f, float *q, const clb_kv_seq *kv, uint32_t il, uint32_t index)
+{
+    const uint32_t group = f->hp->n_heads / f->hp->n_kv_heads;
+    for (uint32_t h = 0; f->hp->rope && h < f->hp->n_kv_heads; h++)
+        rotate_heads(f, q + (size_t)h * group * f->hp->k_dim, group, clb_kv_row_cs(kv, il, h, index));
+}
+
 static void finish_qkv_row(void *ctx, uint32_t row, uint32_t worker)
 {
     (void)worker;
@@ -60,11 +68,19 @@ static void finish_qkv_row(void *ctx, uint32_t row, uint32_t worker)
     add_bias(f, v, &l->v_bias, nv);
     norm_heads(f, q, &l->q_norm, hp->n_heads);
     norm_heads(f, k, &l->k_norm, hp->n_kv_heads);
-    rotate_heads(f, q, hp->n_heads, cs);
-    rotate_heads(f, k, hp->n_kv_heads, cs);
-    turn_queries(f, q, f->spans[f->rows[row].span].kv);
     const struct row *r = &f->rows[row];
-    clb_kv_write(f->spans[r->span].kv, c->il, r->index, k, v);
+    const clb_span *span = &f->spans[r->span];
+    clb_kv_observe_q(span->kv, c->il, r->index, q);
+    if (clb_kv_seq_compact(span->kv)) {
+        rotate_by_rank(f, q, span->kv, c->il, r->index);
+    } else {
+        rotate_heads(f, q, hp->n_heads, cs);
+        rotate_heads(f, k, hp->n_kv_heads, cs);
+    }
+    clb_kv_write(span->kv, c->il, r->index, k, v);
+    if (span->phase == COLIBRI_PHASE_DECODE && span->n == 1)
+        clb_kv_pick(span->kv, c->il, q);
+    turn_queries(f, q, span->kv);
 }
 
 int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)

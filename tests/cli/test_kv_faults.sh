@@ -53,8 +53,8 @@ for fault in 0 1 2 3; do
     caught bad-merge:fault=$fault merge
 done
 # A strategy that is broken for good is not asked for ever: what replaces it is the same whatever it would have said.
-run 0 ask bad-select:fault=0 && cp "$WORK/out" first.json
-python3 - first.json <<'PY' || fail "a broken strategy was asked again and again"
+run 0 ask bad-select:fault=0 && cp "$WORK/out" "$WORK/first.json"
+python3 - "$WORK/first.json" <<'PY' || fail "a broken strategy was asked again and again"
 import json, sys
 kv = json.load(open(sys.argv[1]))["stats"]["kv"]
 assert kv["bad_answers"] == 8, kv

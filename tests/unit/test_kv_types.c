@@ -124,7 +124,7 @@ static void same_bits(void **state)
 static void with_strategies(void **state)
 {
     (void)state;
-    static const char *const strategies[] = {"streaming", "h2o", "keydiff", "ada/keydiff", "cam/h2o"};
+    static const char *const strategies[] = {"streaming", "h2o", "keydiff", "ada/keydiff", "cam/h2o", "snapkv", "ada/snapkv", "quest", "expected-attention"};
     for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++) {
         char name[64];
         snprintf(name, sizeof name, "kv.kv-strategy=%s", strategies[s]);

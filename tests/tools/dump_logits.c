@@ -1,5 +1,6 @@
 /* Writes the logits of a token sequence, for comparisons by hand (tests/oracles/compare_smollm2.py):
- *   dump_logits MODEL IDS OUT [key=value ...]      IDS: u32 little-endian; OUT: f32 [n][n_vocab] */
+ *   dump_logits MODEL IDS OUT [key=value ...]      IDS: u32 little-endian; OUT: f32 [n][n_vocab]
+ * Tokens are fed `batch` at a time. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,7 +21,7 @@ int main(int argc, char **argv)
     }
     char *file = test_read_file(argv[2], &bytes);
     const uint32_t n = (uint32_t)(bytes / sizeof(uint32_t));
-    float *logits = test_engine_logits(e.engine, (const uint32_t *)(const void *)file, n, 0);
+    float *logits = test_engine_logits(e.engine, (const uint32_t *)(const void *)file, n, e.engine->batch);
     test_write_file(argv[3], logits, (size_t)n * e.engine->model->hp.n_vocab * sizeof *logits);
     free(logits);
     free(file);

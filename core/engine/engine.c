@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "engine/expert_profile.h"
 #include "engine/kv_settings.h"
+#include "engine/kv_share_settings.h"
 #include "engine/store_settings.h"
 #include "plan/memory.h"
 #include "plugin/open.h"
@@ -87,6 +88,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
     e->plan_input = (clb_plan_input){
         .model = e->model,
         .kv = e->kv_layout,
+        .kv_shared_bytes = clb_kv_share_memory(config),
         .kv_positions = most_positions(e),
         .ctx = e->ctx,
         .kv_follows_ctx = most_positions(e) >= e->ctx,
@@ -232,7 +234,9 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     }
     e->kv_layout.recent_bytes =
         clb_kv_recent_bytes(&e->kv_layout, most_positions(e), e->batch) * options->n_sequences;
-    CLB_TRY(clb_kv_cache_create(&e->kv_layout, clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences,
+    CLB_TRY(clb_kv_cache_create(&e->kv_layout,
+                                clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences +
+                                    e->plan_input.kv_shared_bytes,
                                 e->log, &e->kv, err));
     const clb_forward_options forward = {
         .model = e->model,
@@ -248,6 +252,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         .cancelled_ctx = options->cancelled_ctx,
     };
     CLB_TRY(clb_forward_create(&forward, &e->forward, err));
+    CLB_TRY(clb_kv_share_open(e, config, NULL, 0, err));
     e->load_ns = clb_now_ns() - t0;
     report_load(e);
     return COLIBRI_OK;

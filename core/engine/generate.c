@@ -139,6 +139,7 @@ int clb_session_generate(clb_session *s, const uint32_t *prompt, size_t n, const
     size_t reused = 0;
     CLB_GO(clb_session_feed(s, prompt, n, &reused, err));
     out->n_reused = (uint32_t)reused;
+    out->reuse = clb_session_reuse(s);
     for (size_t i = 0; i < n; i++)
         clb_sampler_accept(sampler, prompt[i]);
     const uint64_t t1 = clb_now_ns();

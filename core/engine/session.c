@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kv/prefix.h"
+
 struct clb_session {
     clb_engine *engine;
     clb_kv_seq *kv;
@@ -10,6 +12,7 @@ struct clb_session {
     float *logits;
     uint32_t n_system; /* protected first tokens */
     clb_shifts shifts;
+    clb_reuse reuse;
 };
 
 int clb_session_create(clb_engine *engine, clb_session **out, clb_error *err)
@@ -67,6 +70,11 @@ clb_shifts clb_session_shifts(const clb_session *s)
     return s->shifts;
 }
 
+clb_reuse clb_session_reuse(const clb_session *s)
+{
+    return s->reuse;
+}
+
 clb_engine *clb_session_engine(clb_session *s)
 {
     return s->engine;
@@ -112,6 +120,23 @@ static size_t rewind_to_prefix(clb_session *s, const uint32_t *ids, size_t n)
     return common;
 }
 
+/* Goes on from there with what others have computed. The last token again is left. */
+static int take_prefix(clb_session *s, const uint32_t *ids, size_t n, clb_error *err)
+{
+    clb_kv_taken taken;
+    size_t held = s->tokens.n;
+    int rc = clb_kv_seq_take_prefix(s->kv, ids, (uint32_t)n - 1, &taken, err);
+    s->tokens.n = held < clb_kv_seq_position(s->kv) ? held : clb_kv_seq_position(s->kv);
+    for (; !rc && s->tokens.n < clb_kv_seq_position(s->kv);)
+        rc = clb_tokens_push(&s->tokens, ids[s->tokens.n], err);
+    if (rc) { /* half of it would be worse than none */
+        clb_session_reset(s);
+        return rc;
+    }
+    s->reuse = (clb_reuse){(uint32_t)held, taken.memory, taken.disk};
+    return COLIBRI_OK;
+}
+
 static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colibri_phase phase, bool last,
                      clb_error *err)
 {
@@ -132,7 +157,18 @@ static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colib
         rc = clb_forward_run(s->engine->forward, &span, 1, s->logits, err);
     if (rc)
         s->tokens.n = before;
+    else
+        clb_kv_seq_give_prefix(s->kv, s->tokens.ids, (uint32_t)s->tokens.n);
     return rc;
+}
+
+/* Rows of the next pass. Where a strategy evicts, passes end where those of a fresh session would: what it drops depends on
+ * them. */
+static uint32_t chunk_of(const clb_session *s, size_t left)
+{
+    const uint32_t batch = s->engine->batch;
+    const uint32_t most = keeps_all(s) ? batch : batch - clb_kv_seq_position(s->kv) % batch;
+    return left < most ? (uint32_t)left : most;
 }
 
 /* The tokens of a prompt from here on, in passes of at most `batch` rows; logits of the last one. */
@@ -140,7 +176,7 @@ static int run_chunks(clb_session *s, const uint32_t *ids, size_t n, clb_error *
 {
     for (size_t done = 0; done < n;) {
         const size_t left = n - done;
-        const uint32_t chunk = left < s->engine->batch ? (uint32_t)left : s->engine->batch;
+        const uint32_t chunk = chunk_of(s, left);
         CLB_TRY(run_chunk(s, ids + done, chunk, COLIBRI_PHASE_PREFILL, done + chunk == n, err));
         done += chunk;
         clb_progress(s->engine->log, "reading the prompt", done, n);
@@ -159,7 +195,9 @@ int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reus
                         n, s->engine->ctx);
     if (n > UINT32_MAX)
         return clb_fail(err, COLIBRI_E_LIMIT, "the prompt has %zu tokens", n);
-    const size_t done = rewind_to_prefix(s, ids, n);
+    rewind_to_prefix(s, ids, n);
+    CLB_TRY(take_prefix(s, ids, n, err));
+    const size_t done = s->tokens.n;
     if (reused)
         *reused = done;
     return run_chunks(s, ids + done, n - done, err);

@@ -33,10 +33,16 @@ bool clb_session_full(const clb_session *s);
 /* Logits after the last token fed; valid until the next call that feeds. */
 const float *clb_session_logits(const clb_session *s);
 
-/* Makes the session hold exactly ids[0..n) with logits after the last one. Tokens that it already holds as a prefix are
- * not computed again (*reused says how many); n >= 1. LIMIT, before computing anything, if the context is too small.
+/* Makes the session hold exactly ids[0..n) with logits after the last one. Tokens that it already holds as a prefix, or that
+ * others have computed (kv-share), are not computed again (*reused says how many); n >= 1. LIMIT, before computing anything, if the context is too small.
  * Long prompts report progress through the engine's log. */
 int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reused, clb_error *err);
+/* Where the tokens came from that the last clb_session_feed did not compute: the session itself, other sequences or earlier ones
+ * (kv-share), the drive (prompt-cache). */
+typedef struct clb_reuse {
+    uint32_t session, memory, disk;
+} clb_reuse;
+clb_reuse clb_session_reuse(const clb_session *s);
 /* Appends n tokens of a prompt in chunks, whatever the session holds; logits after the last one. LIMIT as above. */
 int clb_session_extend(clb_session *s, const uint32_t *ids, size_t n, clb_error *err);
 /* Appends one token. */
@@ -65,7 +71,8 @@ typedef struct clb_generation {
     clb_tokens tokens; /* generated ones, the end-of-generation token not included */
     enum clb_finish finish;
     const char *stop;            /* the stop string that ended it, or NULL */
-    uint32_t n_prompt, n_reused; /* tokens of the prompt; of those, taken from the session */
+    uint32_t n_prompt, n_reused; /* tokens of the prompt; of those, not computed */
+    clb_reuse reuse;             /* and where these came from */
     uint64_t prompt_ns, decode_ns;
 } clb_generation;
 

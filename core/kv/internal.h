@@ -79,6 +79,9 @@ struct clb_kv_seq {
     uint32_t n_prompt;
     uint32_t steps;      /* decode rows since the last AT_STEPS */
     uint32_t pass_rows;  /* of the open pass; 0: none */
+    /* Rows from here on were computed while looking at chosen pages only (pick.c), or after such rows: their bytes are not
+     * those of full attention. UINT32_MAX: none. */
+    uint32_t n_exact;
     bool shares;         /* some of its pages may have other holders */
     uint32_t n_reserved; /* pages that the open pass may still need for copies */
     /* Its first n_blocks full blocks are known as blocks[], which it holds. */

@@ -123,8 +123,9 @@ typedef struct clb_kv_seq_options {
 int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, clb_kv_seq **out, clb_error *err);
 void clb_kv_seq_destroy(clb_kv_seq *seq);
 /* Another sequence with the same tokens, strategy and state; pages are shared until one of them changes. Fails with
- * UNSUPPORTED if the strategy has state and cannot copy it, inside a pass with INTERNAL. (fork.c) */
-int clb_kv_seq_fork(const clb_kv_seq *from, clb_kv_seq **out, clb_error *err);
+ * UNSUPPORTED if the strategy has state and cannot copy it, inside a pass with INTERNAL. `from` only learns that its pages
+ * have another holder. (fork.c) */
+int clb_kv_seq_fork(clb_kv_seq *from, clb_kv_seq **out, clb_error *err);
 /* From here on the first n tokens (the system prompt, with what precedes it) are never dropped, if that is more than the options
  * said; LIMIT if that leaves nothing of the budget. Reset forgets it. */
 int clb_kv_seq_protect(clb_kv_seq *seq, uint32_t n, clb_error *err);

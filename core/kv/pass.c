@@ -216,7 +216,10 @@ void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool
     n_rows = n_rows < seq->pass_rows ? n_rows : seq->pass_rows;
     for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++)
         for (uint32_t head = 0; head < n_kv_heads; head++) {
-            append(seq, layer, &seq->heads[(size_t)layer * n_kv_heads + head], n_rows);
+            clb_kv_head *const h = &seq->heads[(size_t)layer * n_kv_heads + head];
+            if (h->picked && n_rows && seq->n_exact > seq->position)
+                seq->n_exact = seq->position;
+            append(seq, layer, h, n_rows);
             if (s->on_append)
                 s->on_append(seq->self, layer, head, n_rows);
         }

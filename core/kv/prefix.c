@@ -351,6 +351,16 @@ static bool take(clb_kv_seq *seq, clb_kv_block *b)
     return true;
 }
 
+/* Its begun block, from position n on, leaves. What is protected stays protected, although nothing may be left. */
+static int give_way(clb_kv_seq *seq, uint32_t n, clb_error *err)
+{
+    const uint32_t n_protected = seq->n_protected, n_system = seq->n_system;
+    CLB_TRY(clb_kv_seq_truncate(seq, n, err));
+    seq->n_protected = n_protected;
+    seq->n_system = n_system;
+    return COLIBRI_OK;
+}
+
 int clb_kv_seq_take_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n, clb_kv_taken *taken, clb_error *err)
 {
     clb_kv_cache *cache = seq->cache;
@@ -379,7 +389,7 @@ int clb_kv_seq_take_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n, 
         }
         const uint32_t before = seq->position;
         if (before % p)
-            CLB_TRY(clb_kv_seq_truncate(seq, i * p, err));
+            CLB_TRY(give_way(seq, i * p, err));
         if (!take(seq, b))
             return CLB_NOMEM(err, "tables of the KV cache");
         if (known)
@@ -412,6 +422,7 @@ void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
     if (seq->n_blocks >= seq->position / p || !may_share(seq))
         return;
     assert(n == seq->position);
+    n = n < seq->n_exact ? n : seq->n_exact; /* what full attention computed */
     for (uint32_t i = seq->n_blocks; i < n / p; i++) {
         clb_kv_block *const parent = i ? seq->blocks[i - 1] : NULL;
         const uint32_t *const of = tokens + (size_t)i * p;

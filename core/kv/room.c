@@ -16,10 +16,13 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static uint64_t count_shared(const clb_kv_seq *seq, const clb_kv_head *h)
+/* Of a layer that evicts: no other rewrites what it holds. */
+static uint64_t count_shared(const clb_kv_seq *seq, uint32_t layer, const clb_kv_head *h)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; seq->shares && i < h->n_pages; i++)
+    if (!seq->shares || !clb_kv_layer_evicts(seq, layer))
+        return 0;
+    for (uint32_t i = 0; i < h->n_pages; i++)
         n += clb_kv_pool_shared(&seq->cache->pool, h->k_pages[i]);
     return n;
 }
@@ -44,12 +47,12 @@ clb_kv_room clb_kv_room_for(const clb_kv_seq *seq, uint32_t n_rows)
         for (uint32_t head = 0; head < n_kv_heads; head++) {
             const size_t i = (size_t)layer * n_kv_heads + head;
             const clb_kv_head *h = &seq->heads[i];
-            const uint64_t n_shared = count_shared(seq, h);
+            const uint64_t n_shared = count_shared(seq, layer, h);
             r.more -= h->n_pages;
             if (!clb_kv_overflows(seq, layer, head, n_rows)) {
                 const bool copy = last_is_shared(seq, h);
                 r.more += (int64_t)(clb_kv_pages_for(seq, (uint64_t)h->n + n_rows) + copy +
-                                    copies_at_end(seq, layer, n_shared - copy));
+                                    copies_at_end(seq, layer, n_shared > copy ? n_shared - copy : 0));
                 continue;
             }
             /* Whatever stays, at worst all of it is rewritten. */
@@ -93,8 +96,8 @@ void clb_kv_take_pages(clb_kv_seq *seq, uint32_t n_rows)
             h->v_pages[h->n_pages] = page + cache->v_offset;
             seq->n_pages++;
         }
-        if (seq->shares)
-            reserve += copies_at_end(seq, i / cache->layout.n_kv_heads, count_shared(seq, h));
+        const uint32_t layer = i / cache->layout.n_kv_heads;
+        reserve += copies_at_end(seq, layer, count_shared(seq, layer, h));
     }
     assert(seq->n_reserved == 0);
     seq->n_reserved = (uint32_t)less(reserve, clb_kv_pool_available(&cache->pool));

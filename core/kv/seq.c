@@ -25,6 +25,7 @@ int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, cl
     seq->misbehaved = options->misbehaved;
     seq->misbehaved_ctx = options->misbehaved_ctx;
     seq->ctx = options->ctx;
+    seq->n_exact = UINT32_MAX;
     seq->budget = options->budget ? options->budget : options->ctx;
     seq->heads = calloc(clb_kv_n_heads_all(seq), sizeof seq->heads[0]);
     seq->budgets = calloc(clb_kv_n_heads_all(seq), sizeof seq->budgets[0]);
@@ -108,11 +109,15 @@ static void cut(clb_kv_seq *seq, uint32_t n)
     for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
         seq->heads[i].n = n;
         seq->heads[i].next_n = 0;
+        /* Another block may come in place of what leaves. */
+        if (seq->heads[i].n_minmax > n / seq->cache->layout.page_tokens)
+            seq->heads[i].n_minmax = n / seq->cache->layout.page_tokens;
         clb_kv_head_shrink(seq, &seq->heads[i], n);
         clb_kv_recent_shrink(seq, &seq->heads[i], n);
     }
     clb_kv_pool_trim(&seq->cache->pool);
     seq->position = n;
+    seq->n_exact = n <= seq->n_exact ? UINT32_MAX : seq->n_exact;
     seq->n_prompt = seq->n_prompt < n ? seq->n_prompt : n;
     seq->steps = 0;
     seq->pass_rows = 0;

@@ -21,7 +21,8 @@ uint64_t clb_plan_base(uint64_t resident)
 
 uint64_t clb_plan_kv_bytes(const clb_plan_input *in, uint64_t positions)
 {
-    return clb_sat_mul(clb_kv_sequence_bytes(&in->kv, positions, in->max_rows), in->n_sequences);
+    return clb_sat_add(clb_sat_mul(clb_kv_sequence_bytes(&in->kv, positions, in->max_rows), in->n_sequences),
+                       in->kv_shared_bytes);
 }
 
 uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)

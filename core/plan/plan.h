@@ -19,6 +19,7 @@
 typedef struct clb_plan_input {
     const clb_model *model; /* bound, not loaded */
     clb_kv_layout kv;
+    uint64_t kv_shared_bytes; /* beyond the sequences', for prefixes that are kept */
     uint32_t kv_positions; /* most positions held per sequence, layer and head */
     uint32_t ctx;          /* for the advice in a refusal */
     bool kv_follows_ctx;   /* a smaller --ctx would make kv_positions smaller */

@@ -13,6 +13,7 @@ int test_engine_open(test_engine *e, const char *model, const char *const *setti
     char assignment[4200];
     snprintf(assignment, sizeof assignment, "model.model=%s", model);
     CLB_TRY(clb_config_set(e->config, assignment, "test", err));
+    CLB_TRY(clb_config_set(e->config, "kv-share=no", "test", err));
     for (; settings && *settings; settings++)
         CLB_TRY(clb_config_set(e->config, *settings, "test", err));
     clb_engine_options options = {.config = e->config, .builtin_plugin_dir = COLIBRI_TEST_PLUGIN_DIR, .n_sequences = 1};

@@ -5,7 +5,8 @@
 #include "engine/session.h"
 #include "support.h"
 
-/* Opens `model` with settings "key=value", ...; NULL ends the list. Plugins come from the build tree. */
+/* Opens `model` with settings "key=value", ...; NULL ends the list. Plugins come from the build tree.
+ * Nothing is shared unless "kv-share=yes" is there: a fresh session to compare with must compute. */
 typedef struct test_engine {
     clb_config *config;
     clb_engine *engine;

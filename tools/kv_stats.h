@@ -12,4 +12,8 @@ void clb_kv_stats_print(FILE *f, const clb_engine *engine, const clb_session *se
 /* Adds to the object; "lossy" becomes true where it was not already. */
 void clb_kv_stats_json(json_t *kv, const clb_engine *engine, const clb_session *session);
 
+/* Where the prompt's tokens came from, and what is shared (g may be NULL). */
+void clb_kv_share_print(FILE *f, const clb_engine *engine, const clb_generation *g);
+json_t *clb_kv_share_json(const clb_engine *engine, const clb_generation *g);
+
 #endif

@@ -207,6 +207,7 @@ void clb_print_stats(FILE *f, const clb_engine *e, const clb_session *session, c
             clb_kv_layout_text(&e->kv_layout, types), e->kv_choice.text, (unsigned long long)kv.seen, (unsigned long long)kv.kept_min,
             (unsigned long long)kv.kept_max, (unsigned long long)kv.evicted_sum, clb_human_bytes(kv.bytes, d));
     clb_kv_stats_print(f, e, session);
+    clb_kv_share_print(f, e, g);
     if (s.bad_answers || kv.bad_answers)
         fprintf(f, "warning   answers replaced by the host: expert policy %llu, KV strategy %llu\n",
                 (unsigned long long)s.bad_answers, (unsigned long long)kv.bad_answers);
@@ -244,6 +245,7 @@ json_t *clb_stats_json(const clb_engine *e, const clb_session *session, const cl
                                   (json_int_t)kv.kept_max, "evicted", (json_int_t)kv.evicted_sum, "bytes",
                                   (json_int_t)kv.bytes, "bad_answers", (json_int_t)kv.bad_answers));
     clb_kv_stats_json(json_object_get(out, "kv"), e, session);
+    json_object_set_new(json_object_get(out, "kv"), "sharing", clb_kv_share_json(e, g));
     if (g)
         json_object_set_new(out, "timings",
                             json_pack("{s:f, s:f, s:f, s:f}", "prompt_seconds", (double)g->prompt_ns / 1e9,

@@ -208,6 +208,8 @@ static void strategies(void **state)
             feed(a, ids, 30);
             same_logits(&p, a, ids, 30);
             feed(a, ids, 64);
+            for (uint32_t i = 64; i < 80; i++) /* more than the budget, before anything is dropped: known, but not for all */
+                assert_ok(clb_session_append(a, ids[i], &err), &err);
             feed(a, ids, 150);
             clb_session_reset(a);
             feed(a, ids, 150);
@@ -231,6 +233,38 @@ static void strategies(void **state)
             clb_session_destroy(b);
             close_pair(&p);
         }
+}
+
+/* Blocks that come in place of a session's own bring their own bounds of keys: the pages that generated tokens look at are those
+ * that a fresh session chooses. */
+static void bounds_follow_blocks(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"ctx=300", "batch=64", "kv-strategy=quest", "kv-budget=32", NULL};
+    struct pair p;
+    clb_error err;
+    uint32_t ids[MOST], other[MOST];
+    open_pair(&p, SMALL, settings);
+    some_ids(&p.shares, ids, MOST, 10);
+    some_ids(&p.shares, other, MOST, 11);
+    memcpy(other, ids, 9 * sizeof *ids);
+    clb_session *a = make(&p.shares), *b = make(&p.shares), *fresh = make(&p.computes);
+    feed(a, ids, 150);
+    feed(b, other, 150);
+    assert_ok(clb_session_append(b, other[150], &err), &err);
+    feed(b, ids, 150);
+    assert_int_equal(clb_session_reuse(b).memory, 144 - 9);
+    feed(fresh, ids, 150);
+    for (uint32_t i = 150; i < 190; i++) {
+        assert_ok(clb_session_append(b, ids[i], &err), &err);
+        assert_ok(clb_session_append(fresh, ids[i], &err), &err);
+        assert_memory_equal(clb_session_logits(b), clb_session_logits(fresh),
+                            p.shares.engine->model->hp.n_vocab * sizeof(float));
+    }
+    clb_session_destroy(a);
+    clb_session_destroy(b);
+    clb_session_destroy(fresh);
+    close_pair(&p);
 }
 
 /* A window of unquantized copies belongs to the session that computed it: such caches share nothing yet. */
@@ -315,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversations),        cmocka_unit_test(random_turns),
+        cmocka_unit_test(bounds_follow_blocks),
         cmocka_unit_test(strategies),           cmocka_unit_test(a_recent_window_is_not_shared),
         cmocka_unit_test(protection_survives),  cmocka_unit_test(idle_prefixes_leave),
     };

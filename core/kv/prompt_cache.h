@@ -1,18 +1,19 @@
 /* The prompt cache: blocks of KV pages in files, kept from run to run.
  *
- * A file holds one block of one prefix: its tokens, and one page of every (layer, KV head). Its name is the block's hash, which
- * covers the key (model, types, version: whatever decides the bytes), all tokens before and its own; so whoever computes the
- * block writes the same file, and processes need not talk to each other. A file appears whole or not at all. When the folder
- * grows beyond its limit, the files that were unused for longest are removed, of one prefix the last blocks first.
+ * A file holds one block of one prefix: its tokens, and one page of every (layer, KV head). Its name is the block's
+ * hash and the version (32 hexadecimal digits, ".kv1"); the hash covers the key (model, types, version: whatever
+ * decides the bytes), all tokens before and its own; so whoever computes the block writes the same file, and processes
+ * need not talk to each other. A file appears whole or not at all. When the folder grows beyond its limit, the files
+ * that were unused for longest are removed, of one prefix the last blocks first.
  *
- * The files are untrusted: nothing is used unless lengths, key, hashes, tokens and the checksum of every byte are right. One
- * that is not is passed over, with one warning per run, and removed if it is certainly a damaged block of ours. Whatever
- * happens to the folder, the run goes on without it.
+ * The files are untrusted: nothing is used unless lengths, key, hashes, tokens and the checksum of every byte are
+ * right. One that is not is passed over, with one warning per run, and removed if it is certainly a damaged block of
+ * ours. Whatever happens to the folder, the run goes on without it.
  *
  * The tokens of prompts are in it in plain: folder and files are for their owner alone.
  *
- * Layout, little-endian: struct clb_prompt_block_head (128 bytes), tokens [n_tokens] u32, zeros up to a multiple of 64, then
- * n_pages pages of page_bytes. docs/kv.md describes it. [engine-thread] */
+ * Layout, little-endian: struct clb_prompt_block_head (128 bytes), tokens [n_tokens] u32, zeros up to a multiple of 64,
+ * then n_pages pages of page_bytes. docs/kv.md describes it. [engine-thread] */
 #ifndef CLB_KV_PROMPT_CACHE_H
 #define CLB_KV_PROMPT_CACHE_H
 
@@ -25,6 +26,7 @@
 
 #define CLB_PROMPT_BLOCK_MAGIC   "CLBKVBLK"
 #define CLB_PROMPT_BLOCK_VERSION 1u
+#define CLB_PROMPT_BLOCK_SUFFIX  ".kv1" /* counts with the version */
 #define CLB_PROMPT_HASH          16
 
 struct clb_prompt_block_head {
@@ -46,22 +48,25 @@ typedef struct clb_prompt_block {
     uint64_t page_bytes;
 } clb_prompt_block;
 
-/* Reads a block from an open file into its pages. FORMAT: it is damaged or no block; UNSUPPORTED: a block of another version,
- * model or prompt; IO. The pages then hold anything. */
+/* Of its file. */
+uint64_t clb_prompt_block_bytes(const clb_prompt_block *block);
+/* Reads a block from an open file into its pages. FORMAT: a block of ours that is damaged (or empty, or zeros: a power
+ * cut); UNSUPPORTED: no block, or one of another version, model or prompt; IO; NOMEM. The pages then hold anything. */
 int clb_prompt_block_read(int fd, const clb_prompt_block *block, void *const *pages, clb_error *err);
-/* Writes one. IO. */
+/* Writes one into an empty file. IO, NOMEM. */
 int clb_prompt_block_write(int fd, const clb_prompt_block *block, const void *const *pages, clb_error *err);
 
 typedef struct clb_prompt_cache clb_prompt_cache;
 
 typedef struct clb_prompt_cache_stats {
-    uint64_t read, written, removed, refused; /* blocks */
+    uint64_t read, written, removed, refused; /* blocks; removed: for room */
     uint64_t bytes;                           /* in the folder, as far as this process knows */
 } clb_prompt_cache_stats;
 
-/* Makes the folder if there is none. If it cannot be used, or if others may write to it: a warning, and a cache that has and keeps
- * nothing. NOMEM. */
-int clb_prompt_cache_open(const char *dir, uint64_t max_bytes, const clb_log *log, clb_prompt_cache **out, clb_error *err);
+/* Makes the folder if there is none. If it cannot be used, or if others may write to it: a warning, and a cache that
+ * has and keeps nothing. NOMEM. */
+int clb_prompt_cache_open(const char *dir, uint64_t max_bytes, const clb_log *log, clb_prompt_cache **out,
+                          clb_error *err);
 void clb_prompt_cache_close(clb_prompt_cache *cache);
 /* False: it is not there, or cannot be used. */
 bool clb_prompt_cache_load(clb_prompt_cache *cache, const clb_prompt_block *block, void *const *pages);

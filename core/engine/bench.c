@@ -32,6 +32,7 @@ int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_
     const clb_engine *e = clb_session_engine(s);
     uint64_t state = 1;
     clb_session_reset(s);
+    clb_session_keep_apart(s);
     if (depth)
         CLB_TRY(feed(s, depth, &state, err));
     const uint64_t t0 = clb_now_ns();

@@ -185,6 +185,7 @@ int clb_compare_measure(clb_session *s, const clb_compare_input *in, clb_compare
     for (uint32_t i = 0; i < in->n_prompt; i++)
         clb_sampler_accept(sampler, in->prompt[i]);
     clb_session_reset(s);
+    clb_session_keep_apart(s);
     clb_store_reset_stats(e->model->store);
     reset_peak();
     const uint64_t t0 = clb_now_ns();

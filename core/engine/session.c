@@ -11,6 +11,7 @@ struct clb_session {
     clb_tokens tokens;
     float *logits;
     uint32_t n_system; /* protected first tokens */
+    bool apart;        /* neither takes nor gives prefixes */
     clb_shifts shifts;
     clb_reuse reuse;
 };
@@ -73,6 +74,11 @@ clb_shifts clb_session_shifts(const clb_session *s)
 clb_reuse clb_session_reuse(const clb_session *s)
 {
     return s->reuse;
+}
+
+void clb_session_keep_apart(clb_session *s)
+{
+    s->apart = true;
 }
 
 clb_engine *clb_session_engine(clb_session *s)
@@ -157,7 +163,7 @@ static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colib
         rc = clb_forward_run(s->engine->forward, &span, 1, s->logits, err);
     if (rc)
         s->tokens.n = before;
-    else
+    else if (!s->apart)
         clb_kv_seq_give_prefix(s->kv, s->tokens.ids, (uint32_t)s->tokens.n);
     return rc;
 }
@@ -196,7 +202,8 @@ int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reus
     if (n > UINT32_MAX)
         return clb_fail(err, COLIBRI_E_LIMIT, "the prompt has %zu tokens", n);
     rewind_to_prefix(s, ids, n);
-    CLB_TRY(take_prefix(s, ids, n, err));
+    if (!s->apart)
+        CLB_TRY(take_prefix(s, ids, n, err));
     const size_t done = s->tokens.n;
     if (reused)
         *reused = done;

@@ -11,6 +11,9 @@ typedef struct clb_session clb_session;
 int clb_session_create(clb_engine *engine, clb_session **out, clb_error *err);
 void clb_session_destroy(clb_session *s);
 void clb_session_reset(clb_session *s);
+/* From here on it neither takes prefixes that others computed nor gives its own: for measurements, where every token of a prompt
+ * is to be computed. */
+void clb_session_keep_apart(clb_session *s);
 
 clb_engine *clb_session_engine(clb_session *s);
 const clb_kv_seq *clb_session_kv(const clb_session *s);

@@ -9,6 +9,7 @@
 #include "engine/expert_profile.h"
 #include "engine/kv_settings.h"
 #include "engine/kv_share_settings.h"
+#include "engine/prompt_cache_settings.h"
 #include "engine/store_settings.h"
 #include "plan/memory.h"
 #include "plugin/open.h"
@@ -200,6 +201,19 @@ static int start_workers(clb_engine *e, const clb_engine_options *options, clb_e
     return COLIBRI_OK;
 }
 
+/* What experiments with the routing compute is not for other runs. */
+static int open_sharing(clb_engine *e, const clb_engine_options *options, clb_error *err)
+{
+    uint8_t model[CLB_MODEL_IDENTITY];
+    bool on_disk;
+    CLB_TRY(clb_prompt_cache_wanted(options->config, &on_disk, err));
+    if (!on_disk || options->adjust_route)
+        return clb_kv_share_open(e, options->config, NULL, 0, err);
+    CLB_TRY(clb_model_identity(e->gguf, model, err));
+    CLB_TRY(clb_kv_share_open(e, options->config, model, sizeof model, err));
+    return clb_prompt_cache_attach(options->config, e->kv, err);
+}
+
 static int open_engine(clb_engine *e, const clb_engine_options *options, clb_error *err)
 {
     const clb_config *config = options->config;
@@ -252,7 +266,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         .cancelled_ctx = options->cancelled_ctx,
     };
     CLB_TRY(clb_forward_create(&forward, &e->forward, err));
-    CLB_TRY(clb_kv_share_open(e, config, NULL, 0, err));
+    CLB_TRY(open_sharing(e, options, err));
     e->load_ns = clb_now_ns() - t0;
     report_load(e);
     return COLIBRI_OK;

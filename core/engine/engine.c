@@ -64,6 +64,7 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
         .attention_scale = hp->attention_scale,
     };
     CLB_TRY(clb_kv_settings_read(config, &e->kv_layout, err));
+    CLB_TRY(clb_prompt_cache_wanted(config, &(bool){false}, err));
     e->kv_layout.ops = clb_registry_attention_for(e->registry, clb_kv_layout_takes(&e->kv_layout));
     return COLIBRI_OK;
 }

@@ -111,14 +111,10 @@ static void refused(clb_prompt_cache *c, const char *name, int rc, const clb_err
     c->warned_refused = true;
 }
 
-bool clb_prompt_cache_load(clb_prompt_cache *c, const clb_prompt_block *block, void *const *pages)
+static bool read_file(clb_prompt_cache *c, const char *name, const clb_prompt_block *block, void *const *pages)
 {
-    char name[CLB_PROMPT_NAME];
     struct stat st;
     clb_error why = {0};
-    if (c->dir < 0)
-        return false;
-    clb_prompt_name(block->hash, name);
     const int fd = openat(c->dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
         return false;
@@ -127,15 +123,24 @@ bool clb_prompt_cache_load(clb_prompt_cache *c, const clb_prompt_block *block, v
         rc = clb_fail(&why, COLIBRI_E_UNSUPPORTED, "it belongs to another user");
     if (!rc)
         rc = clb_prompt_block_read(fd, block, pages, &why);
-    if (rc) {
+    if (rc)
         refused(c, name, rc, &why);
-    } else {
+    else
         (void)futimens(fd, used_now);
-        c->stats.read++;
-    }
     if (fd >= 0)
         close(fd);
     return rc == COLIBRI_OK;
+}
+
+bool clb_prompt_cache_load(clb_prompt_cache *c, const clb_prompt_block *block, void *const *pages)
+{
+    char name[CLB_PROMPT_NAME];
+    if (c->dir < 0)
+        return false;
+    clb_prompt_name(block->hash, name);
+    const bool read = read_file(c, name, block, pages);
+    c->stats.read += read;
+    return read;
 }
 
 void clb_prompt_cache_touch(clb_prompt_cache *c, const clb_prompt_block *block)
@@ -188,11 +193,23 @@ static int write_file(clb_prompt_cache *c, const char *name, const clb_prompt_bl
     return rc;
 }
 
-/* What is there stays, and counts as used: whoever wrote it wrote the same, and what is damaged left when it was read.
- */
-static bool is_there(const clb_prompt_cache *c, const char *name)
+/* A sound file stays, and counts as used: whoever wrote it wrote the same. A block is rarely computed though it is
+ * there: if one before it was not, or could not be used; then it may be damaged as well, and reading it costs little
+ * beside computing. */
+static bool is_there(clb_prompt_cache *c, const char *name, const clb_prompt_block *block)
 {
-    return utimensat(c->dir, name, used_now, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+    struct stat st;
+    if (fstatat(c->dir, name, &st, AT_SYMLINK_NOFOLLOW))
+        return errno != ENOENT;
+    void *page = malloc(block->page_bytes);
+    void **pages = malloc(block->n_pages * sizeof *pages);
+    for (uint32_t i = 0; page && pages && i < block->n_pages; i++)
+        pages[i] = page; /* nobody wants them */
+    if (page && pages)
+        (void)read_file(c, name, block, pages);
+    free(page);
+    free(pages);
+    return faccessat(c->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 static int make_room(clb_prompt_cache *c, uint64_t bytes, clb_error *err)
@@ -222,7 +239,7 @@ void clb_prompt_cache_store(clb_prompt_cache *c, const clb_prompt_block *block, 
         return;
     }
     clb_prompt_name(block->hash, name);
-    if (is_there(c, name))
+    if (is_there(c, name, block))
         return;
     int rc = make_room(c, bytes, &why);
     if (!rc && c->stats.bytes + bytes > c->max_bytes)

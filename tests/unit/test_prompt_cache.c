@@ -166,6 +166,9 @@ static void test_damage(void **state)
     assert_int_equal(w->warnings, 1);
     store(w, c);
     assert_true(load(w, c));
+    assert_int_equal(truncate(path_of(w), 1000), 0);
+    store(w, c); /* never read, since one before it was not there */
+    assert_true(load(w, c));
     clb_prompt_cache_close(c);
 }
 

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/kv_trial.h"
 #include "model_run.h"
 
 #define RASTER_COLUMNS 80u
@@ -78,10 +77,9 @@ static double per_second(uint32_t n, uint64_t ns)
     return n && ns ? 1e9 * n / (double)ns : (double)NAN;
 }
 
-static void fill_record(const clb_kvc_case *item, const clb_kv_trial *t, const clb_buf *said, clb_kvc_record *r)
+void clb_kvc_values(const clb_kvc_case *item, const clb_kv_trial *t, const clb_buf *said, double *v)
 {
     const double mib = 1024.0 * 1024.0;
-    double *const v = r->values;
     for (int m = 0; m < CLB_KVC_METRIC_COUNT; m++)
         v[m] = NAN;
     v[CLB_KVC_RETAINED] = 100 * t->retained;
@@ -115,12 +113,12 @@ static void fill_record(const clb_kvc_case *item, const clb_kv_trial *t, const c
     v[CLB_KVC_EXACT] = has_key(said, item->key) ? 100 : 0;
 }
 
-static clb_kv_trial_input input_of(const struct clb_kvc_grid_run *g, const clb_kvc_case *item)
+clb_kv_trial_input clb_kvc_input_of(const clb_kvc_case *item, uint32_t chunk, bool see_question)
 {
     clb_kv_trial_input in = {
         .ids = item->ids.ids,
         .n = (uint32_t)item->ids.n,
-        .chunk = g->see_question ? (uint32_t)item->ids.n : g->chunk,
+        .chunk = see_question ? (uint32_t)item->ids.n : chunk,
         .answer = item->answer.ids,
         .n_answer = (uint32_t)item->answer.n,
         .n_generate = item->n_generate,
@@ -128,12 +126,12 @@ static clb_kv_trial_input input_of(const struct clb_kvc_grid_run *g, const clb_k
         .scored = (uint32_t)item->ids.n / 2,
     };
     if (in.text)
-        in.chunk = g->chunk;
+        in.chunk = chunk;
     return in;
 }
 
 /* Of all tokens of the item, rounded; at least one. */
-static uint32_t budget_of(const char *budget, const clb_kv_trial_input *in)
+uint32_t clb_kvc_budget_of(const char *budget, const clb_kv_trial_input *in)
 {
     const double share = clb_kvc_budget_share(budget), all = (double)in->n + in->n_answer + in->n_generate;
     if (!*budget)
@@ -143,15 +141,15 @@ static uint32_t budget_of(const char *budget, const clb_kv_trial_input *in)
 }
 
 /* What strategies that know the future must be told: a first run over the item with everything kept. */
-static int record_future(struct clb_kvc_grid_run *g, const clb_kvc_case *item, clb_error *err)
+int clb_kvc_record_future(clb_engine *engine, const clb_kv_trial_input *of, clb_kv_future **out, clb_error *err)
 {
     clb_kv_trial t = {0};
-    clb_kv_trial_input in = input_of(g, item);
+    clb_kv_trial_input in = *of;
     const clb_kv_choice recorder = clb_kv_trial_recorder();
     in.choice = &recorder;
-    CLB_TRY(clb_kv_future_create(&g->engine->kv_layout, in.n + in.n_answer + in.n_generate, &g->future, err));
-    in.record = g->future;
-    const int rc = clb_kv_trial_run(g->engine, &in, &t, err);
+    CLB_TRY(clb_kv_future_create(&engine->kv_layout, in.n + in.n_answer + in.n_generate, out, err));
+    in.record = *out;
+    const int rc = clb_kv_trial_run(engine, &in, &t, err);
     clb_kv_trial_free(&t);
     return rc;
 }
@@ -164,15 +162,15 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
     struct watch w = {0};
     clb_kv_trial t = {0};
     clb_kvc_record record = {.setting = setting, .item = item->item};
-    clb_kv_trial_input in = input_of(g, item);
+    clb_kv_trial_input in = clb_kvc_input_of(item, g->chunk, g->see_question);
     clb_kv_choice choice = l->choice; /* a copy that knows this item's future */
     if (choice.traits.needs & COLIBRI_KV_NEED_FUTURE) {
         if (!g->future)
-            CLB_TRY(record_future(g, item, err));
+            CLB_TRY(clb_kvc_record_future(g->engine, &in, &g->future, err));
         choice.future = g->future;
     }
     in.choice = &choice;
-    in.budget = budget_of(g->c->settings[setting].budget, &in);
+    in.budget = clb_kvc_budget_of(g->c->settings[setting].budget, &in);
     if (in.text) {
         rewind(g->reference);
         if (at == 0)
@@ -192,7 +190,7 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
     if (!rc)
         rc = clb_detokenize(g->engine->vocab, t.generated.ids, t.generated.n, false, &said, err);
     if (!rc)
-        fill_record(item, &t, &said, &record);
+        clb_kvc_values(item, &t, &said, record.values);
     if (!rc && at == 0 && in.text) { /* the reference is no distance away from itself */
         record.values[CLB_KVC_KL] = record.values[CLB_KVC_KL_MEDIAN] = record.values[CLB_KVC_KL_P99] =
             record.values[CLB_KVC_KL_MAX] = record.values[CLB_KVC_DP_RMS] = 0;

@@ -4,6 +4,7 @@
 
 #include "compare_kv_tasks.h"
 #include "engine/kv_strategy_settings.h"
+#include "engine/kv_trial.h"
 #include "kv/future.h"
 
 #define CLB_KVC_LISTED 512u
@@ -49,5 +50,26 @@ int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err);
 void clb_kvc_close(struct clb_kvc_grid_run *g);
 /* One line to --jsonl, if it is wanted; releases it. */
 int clb_kvc_write_line(struct clb_kvc_grid_run *g, json_t *line, clb_error *err);
+
+/* ---- what colibri evaluate does the same way ---- */
+
+/* A trial of an item; the choice and the budget are still to be set. */
+clb_kv_trial_input clb_kvc_input_of(const clb_kvc_case *item, uint32_t chunk, bool see_question);
+/* Positions that a budget ("25%", "512"; "": all) means for it. */
+uint32_t clb_kvc_budget_of(const char *budget, const clb_kv_trial_input *in);
+/* Metrics of a trial in units, [CLB_KVC_METRIC_COUNT]; NAN: not measured. said: what was generated. */
+void clb_kvc_values(const clb_kvc_case *item, const clb_kv_trial *t, const clb_buf *said, double *v);
+/* *out also on an error: destroy it. */
+int clb_kvc_record_future(clb_engine *engine, const clb_kv_trial_input *of, clb_kv_future **out, clb_error *err);
+
+/* compare_kv_setup.c */
+/* "snapkv=xxh3:...": the plugin file of every strategy of a chain. / The hash of all files of a model. */
+int clb_kvc_code_of(clb_registry *registry, const char *chain, char out[512], clb_error *err);
+int clb_kvc_model_hash(const clb_gguf *gguf, char out[40], clb_error *err);
+void clb_kvc_cpu_name(char out[128]);
+/* A whole number from 1 on; `initial` without the flag. USAGE. */
+int clb_kvc_parse_number(clb_args *args, const char *flag, uint32_t initial, uint32_t *out, clb_error *err);
+/* One line of compact JSON in one write; releases it. */
+int clb_kvc_write_json(int fd, const char *path, json_t *line, clb_error *err);
 
 #endif

@@ -16,7 +16,7 @@
 
 /* ---- what is asked for ---- */
 
-static int parse_number(clb_args *args, const char *flag, uint32_t initial, uint32_t *out, clb_error *err)
+int clb_kvc_parse_number(clb_args *args, const char *flag, uint32_t initial, uint32_t *out, clb_error *err)
 {
     const char *const text = clb_args_value(args, flag);
     char *end = NULL;
@@ -94,7 +94,7 @@ static int each_list(struct clb_kvc_grid_run *g, const char *flag, const char *i
 /* ---- hashes of the code ---- */
 
 /* "snapkv=xxh3:...": the plugin file of every strategy of a chain. */
-static int code_of(const struct clb_kvc_grid_run *g, const char *chain, char out[512], clb_error *err)
+int clb_kvc_code_of(clb_registry *registry, const char *chain, char out[512], clb_error *err)
 {
     char name[128], hash[40];
     size_t used = 0;
@@ -102,13 +102,13 @@ static int code_of(const struct clb_kvc_grid_run *g, const char *chain, char out
     while (*chain) {
         const size_t n = strcspn(chain, "/");
         snprintf(name, sizeof name, "%.*s", (int)(strcspn(chain, "/:") < 120 ? strcspn(chain, "/:") : 120), chain);
-        for (size_t i = 0; i < clb_registry_n_components(g->engine->registry); i++) {
+        for (size_t i = 0; i < clb_registry_n_components(registry); i++) {
             clb_component_view v;
             clb_plugin_view p;
-            clb_registry_component(g->engine->registry, i, &v);
+            clb_registry_component(registry, i, &v);
             if (v.iface != CLB_IFACE_KV_STRATEGY || strcmp(v.name, name) != 0)
                 continue;
-            clb_registry_plugin(g->engine->registry, v.plugin, &p);
+            clb_registry_plugin(registry, v.plugin, &p);
             snprintf(hash, sizeof hash, "built-in");
             if (p.path)
                 CLB_TRY(clb_kvc_hash_file(p.path, hash, err));
@@ -122,13 +122,13 @@ static int code_of(const struct clb_kvc_grid_run *g, const char *chain, char out
     return COLIBRI_OK;
 }
 
-static int model_hash(const struct clb_kvc_grid_run *g, char out[40], clb_error *err)
+int clb_kvc_model_hash(const clb_gguf *gguf, char out[40], clb_error *err)
 {
     char all[64][40];
-    const uint32_t n = clb_gguf_n_shards(g->engine->gguf);
+    const uint32_t n = clb_gguf_n_shards(gguf);
     memset(all, 0, sizeof all);
     for (uint32_t i = 0; i < n && i < 64; i++)
-        CLB_TRY(clb_kvc_hash_file(clb_gguf_shard_path(g->engine->gguf, i), all[i], err));
+        CLB_TRY(clb_kvc_hash_file(clb_gguf_shard_path(gguf, i), all[i], err));
     if (n == 1)
         memcpy(out, all[0], 40);
     else
@@ -147,7 +147,7 @@ static int plan_settings(struct clb_kvc_grid_run *g, clb_error *err)
         return CLB_NOMEM(err, "the grid");
     for (uint32_t i = 0; i < g->n_list; i++) {
         char code[512];
-        CLB_TRY(code_of(g, g->list[i].spec, code, err));
+        CLB_TRY(clb_kvc_code_of(g->engine->registry, g->list[i].spec, code, err));
         for (uint32_t b = 0; b < (g->list[i].budgeted ? g->n_budgets : 1); b++) {
             const char *const budget = g->list[i].budgeted ? g->budgets[b] : "";
             CLB_TRY(clb_kvc_add_setting(g->c, g->list[i].spec, budget, g->list[i].positions, code, &g->plan[g->n_plan],
@@ -176,7 +176,7 @@ static void choose_raster(struct clb_kvc_grid_run *g)
             g->raster_case = i;
 }
 
-static void cpu_name(char out[128])
+void clb_kvc_cpu_name(char out[128])
 {
     char line[512];
     FILE *const f = fopen("/proc/cpuinfo", "re");
@@ -200,7 +200,7 @@ static json_t *describe(const struct clb_kvc_grid_run *g, const char *hash, uint
     char cpu[128], date[40] = "";
     const time_t now = time(NULL);
     struct tm tm;
-    cpu_name(cpu);
+    clb_kvc_cpu_name(cpu);
     if (gmtime_r(&now, &tm))
         strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &tm);
     const char *const path = clb_gguf_shard_path(e->gguf, 0), *const base = strrchr(path, '/');
@@ -217,25 +217,28 @@ static json_t *describe(const struct clb_kvc_grid_run *g, const char *hash, uint
 
 /* ---- JSON lines ---- */
 
-int clb_kvc_write_line(struct clb_kvc_grid_run *g, json_t *line, clb_error *err)
+int clb_kvc_write_json(int fd, const char *path, json_t *line, clb_error *err)
 {
-    if (g->fd < 0) {
-        json_decref(line);
-        return COLIBRI_OK;
-    }
     char *const text = json_dumps(line, JSON_COMPACT);
     json_decref(line);
     const size_t n = text ? strlen(text) : 0;
     if (!text)
         return CLB_NOMEM(err, "a result");
     text[n] = '\n'; /* in the place of the NUL, so that a line is one write */
-    const ssize_t wrote = write(g->fd, text, n + 1);
+    const ssize_t wrote = write(fd, text, n + 1);
     const int why = errno;
     free(text);
     if (wrote == (ssize_t)(n + 1))
         return COLIBRI_OK;
-    return clb_fail_errno(err, COLIBRI_E_IO, wrote < 0 ? why : ENOSPC, "cannot write to %s",
-                          clb_args_value(g->args, "jsonl"));
+    return clb_fail_errno(err, COLIBRI_E_IO, wrote < 0 ? why : ENOSPC, "cannot write to %s", path);
+}
+
+int clb_kvc_write_line(struct clb_kvc_grid_run *g, json_t *line, clb_error *err)
+{
+    if (g->fd >= 0)
+        return clb_kvc_write_json(g->fd, clb_args_value(g->args, "jsonl"), line, err);
+    json_decref(line);
+    return COLIBRI_OK;
 }
 
 /* Reads what is there and opens for more. */
@@ -265,7 +268,7 @@ static int load_tasks(struct clb_kvc_grid_run *g, uint32_t text_tokens, clb_erro
     const size_t n = clb_args_values(g->args, "task", &tasks);
     clb_kvc_task_options o = {.engine = g->engine, .text_tokens = text_tokens, .log = clb_args_log(g->args)};
     if (clb_args_value(g->args, "items"))
-        CLB_TRY(parse_number(g->args, "items", 0, &o.most_items, err));
+        CLB_TRY(clb_kvc_parse_number(g->args, "items", 0, &o.most_items, err));
     CLB_TRY(clb_open_chat(g->args, g->engine, &o.chat, err));
     int rc = COLIBRI_OK;
     for (size_t i = 0; i < n && !rc; i++)
@@ -294,7 +297,7 @@ static int check_engine(const struct clb_kvc_grid_run *g, clb_error *err)
 int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
 {
     char hash[40];
-    CLB_TRY(parse_number(g->args, "chunk", 64, &g->chunk, err));
+    CLB_TRY(clb_kvc_parse_number(g->args, "chunk", 64, &g->chunk, err));
     g->see_question = clb_args_has(g->args, "see-question");
     g->list = calloc(CLB_KVC_LISTED, sizeof *g->list);
     if (!g->list)
@@ -308,7 +311,7 @@ int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
     CLB_TRY(load_tasks(g, text_tokens, err));
     CLB_TRY(check_engine(g, err));
     CLB_TRY(plan_settings(g, err));
-    CLB_TRY(model_hash(g, hash, err));
+    CLB_TRY(clb_kvc_model_hash(g->engine->gguf, hash, err));
     json_t *const run = describe(g, hash, text_tokens);
     json_t *const header = run ? clb_kvc_header_json(g->c, run) : NULL;
     json_decref(run);

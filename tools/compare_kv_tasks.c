@@ -129,6 +129,7 @@ static int recall_line(struct reading *r, const json_t *o, unsigned line, clb_er
     CLB_TRY(clb_tokenize(vocab, json_string_value(answer), json_string_length(answer), 0, &v->answer, err));
     if (v->ids.n == 0 || v->answer.n == 0)
         return clb_fail(err, COLIBRI_E_FORMAT, "prompt or answer has no tokens");
+    snprintf(v->sort, sizeof v->sort, "%.23s", text_of(o, "kind"));
     if (json_is_number(distance)) {
         name->length = json_number_value(distance);
         snprintf(name->group, sizeof name->group, "%g", name->length);

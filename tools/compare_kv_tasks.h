@@ -13,6 +13,7 @@ typedef struct clb_kvc_case {
     clb_tokens ids, answer;
     char *key;           /* what must stand in the generated text (passkey) */
     uint32_t n_generate; /* tokens (passkey) */
+    char sort[24];       /* "kind" of a recall item, if its line has one */
 } clb_kvc_case;
 
 typedef struct clb_kvc_cases {

@@ -26,6 +26,7 @@ void clb_kv_trial_free(clb_kv_trial *t)
 {
     clb_tokens_free(&t->generated);
     free(t->kl);
+    free(t->nll);
     *t = (clb_kv_trial){0};
 }
 
@@ -70,6 +71,7 @@ static void compare_row(struct run *r, const float *x, double x_z, uint32_t next
     t->kl[t->n_compared++] = divergence(r->reference, x, r->n_vocab, ref_z, x_z);
     t->n_same_top += top_of(r->reference, r->n_vocab) == top_of(x, r->n_vocab);
     const double dp = exp((double)x[next] - x_z) - exp((double)r->reference[next] - ref_z);
+    t->delta_p_sum += dp;
     t->delta_p_squares += dp * dp;
 }
 
@@ -83,8 +85,9 @@ static void take_rows(void *ctx, uint32_t first, uint32_t n, const float *logits
             return;
         const uint32_t next = r->in->ids[position + 1];
         const double z = log_of_sum(x, r->n_vocab);
-        r->out->nll_sum += z - (double)x[next];
-        r->out->n_scored++;
+        const double nll = z - (double)x[next];
+        r->out->nll_sum += nll;
+        r->out->nll[r->out->n_scored++] = nll;
         if (r->in->reference_out && fwrite(x, sizeof *x, r->n_vocab, r->in->reference_out) != r->n_vocab)
             r->rc = clb_fail(r->err, COLIBRI_E_IO, "cannot write the reference logits to a temporary file");
         else if (r->in->reference_in)
@@ -212,8 +215,9 @@ int clb_kv_trial_run(clb_engine *e, const clb_kv_trial_input *in, clb_kv_trial *
     r.logits = malloc((size_t)r.slice * r.n_vocab * sizeof *r.logits);
     r.reference = malloc(r.n_vocab * sizeof *r.reference);
     out->kl = calloc((size_t)in->n + 1, sizeof *out->kl);
+    out->nll = calloc((size_t)in->n + 1, sizeof *out->nll);
     clb_profile profile = {0};
-    int rc = r.logits && r.reference && out->kl ? COLIBRI_OK : CLB_NOMEM(err, "a trial");
+    int rc = r.logits && r.reference && out->kl && out->nll ? COLIBRI_OK : CLB_NOMEM(err, "a trial");
     clb_kv_cache_reset_peak(e->kv);
     if (!rc)
         rc = clb_engine_new_sequence_with(e, in->choice, in->budget, &r.kv, err);

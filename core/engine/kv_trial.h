@@ -44,10 +44,11 @@ typedef struct clb_kv_trial {
     /* Of a text. */
     uint32_t n_scored;
     double nll_sum; /* nats */
+    double *nll;    /* [n_scored], in the order of the text */
     /* Against the reference: n_compared rows. kl: sorted. */
     uint32_t n_compared, n_same_top;
     double *kl;
-    double delta_p_squares; /* of the probability of the token that follows */
+    double delta_p_sum, delta_p_squares; /* of the probability of the token that follows */
     /* What it kept and cost. */
     double retained; /* share of the positions seen, over all layers and heads, at the end */
     uint64_t bytes, peak_bytes;

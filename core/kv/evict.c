@@ -268,7 +268,9 @@ void clb_kv_report_pick(clb_kv_seq *seq)
 {
     if (seq->pick_failed)
         report(seq, FAULT_PICK);
-    seq->pick_failed = false;
+    if (seq->pick_slow)
+        report(seq, FAULT_SLOW);
+    seq->pick_failed = seq->pick_slow = false;
 }
 
 static void check_time(clb_kv_seq *seq, uint64_t t0)
@@ -291,10 +293,13 @@ static void carry_out(clb_kv_seq *seq, const struct colibri_kv_view *view, uint3
 {
     clb_kv_head *h = &seq->heads[(size_t)view->layer * seq->cache->layout.n_kv_heads + view->kv_head];
     bool merge = CLB_KV_HAS(seq->strategy, merge) && !seq->gives_up && n_kept < view->n;
+    const uint64_t t0 = clb_now_ns();
     if (merge && !clb_kv_merge_plan(seq, view, h, n_kept)) {
         report(seq, FAULT_MERGE);
         merge = false;
     }
+    if (merge)
+        check_time(seq, t0);
     clb_kv_compact(seq, view->layer, view->kv_head, n_kept);
     if (merge)
         clb_kv_merge_apply(seq, h, n_kept);
@@ -369,7 +374,7 @@ static void select_across(clb_kv_seq *seq, uint32_t layer, uint32_t trigger)
     struct colibri_kv_view *const views = seq->across.views;
     enum fault fault = FAULT_NONE;
     const bool asked = !seq->gives_up;
-    const uint64_t t0 = clb_now_ns();
+    uint64_t spent = 0; /* by the strategy, not by what it is shown */
     for (uint32_t head = 0; head < n_heads; head++) {
         readers[head] = (struct clb_kv_reader){seq, &seq->heads[(size_t)layer * n_heads + head]};
         views[head] = view_of(seq, layer, head, even, trigger, &readers[head]);
@@ -379,14 +384,17 @@ static void select_across(clb_kv_seq *seq, uint32_t layer, uint32_t trigger)
         if (!asked || fault != FAULT_NONE)
             continue;
         seq->selections++;
+        const uint64_t t0 = clb_now_ns();
         fault = ask_scores(seq, &views[head], scores);
+        spent += clb_now_ns() - t0;
     }
+    const uint64_t t1 = clb_now_ns();
     if (asked && fault == FAULT_NONE &&
         (seq->strategy->allot(seq->self, layer, n_heads, views, seq->across.scores, (uint32_t)total,
                               seq->across.n_keep) != COLIBRI_OK ||
          !allotment_fits(views, seq->across.n_keep, n_heads, total)))
         fault = FAULT_ALLOT;
-    check_time(seq, t0);
+    check_time(seq, t1 - spent);
     if (fault != FAULT_NONE)
         report(seq, fault);
     for (uint32_t head = 0; head < n_heads; head++) {

@@ -102,7 +102,7 @@ struct clb_kv_seq {
     float *layer_sum, *layer_max; /* [scratch_cap]: over the heads of a layer, for one answer per layer */
     float *cs;                    /* [n_rot] */
     float *row;                   /* [k_dim] */
-    bool pick_failed;             /* in this pass */
+    bool pick_failed, pick_slow;  /* in this pass */
     struct { /* [n_kv_heads] each, for allot */
         struct clb_kv_reader *readers;
         struct colibri_kv_view *views;

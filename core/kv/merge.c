@@ -45,6 +45,10 @@ bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, cons
     for (uint32_t i = 0; i < n; i++)
         if (seq->keep[i])
             seq->into[rank++] = seq->keep[i] == 2;
+    for (uint32_t j = 0; j < n_kept; j++)
+        for (uint32_t d = 0; seq->into[j] && d < dim; d++) /* what no type of the cache can hold, as little as a NaN */
+            if (!(fabsf(seq->merged[(size_t)j * dim + d]) <= 65504.0f))
+                return false;
     return true;
 }
 

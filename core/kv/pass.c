@@ -75,8 +75,10 @@ static int reserve_scratch(clb_kv_seq *seq, uint64_t n)
                                               !grow(&seq->merged, (size_t)cap * l->v_dim, sizeof seq->merged[0]))) ||
         (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_COLSUM) && !grow(&seq->layer_sum, cap, sizeof(float))) ||
         (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_MAX) && !grow(&seq->layer_max, cap, sizeof(float))) ||
-        !clb_kv_queries_reserve(seq, cap) || !clb_kv_across_reserve(seq))
+        !clb_kv_queries_reserve(seq, cap) || !clb_kv_across_reserve(seq)) {
+        seq->scratch_cap = 0; /* some of it may be gone: the next pass makes all of it again */
         return 0;
+    }
     seq->scratch_cap = cap;
     return 1;
 }
@@ -252,6 +254,7 @@ void clb_kv_abort(clb_kv_seq *seq)
     for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
         seq->heads[i].next_n = 0;
         seq->heads[i].picked = false;
+        seq->pick_failed = false;
         clb_kv_head_shrink(seq, &seq->heads[i], seq->heads[i].n);
     }
     clb_kv_recent_close(seq);

@@ -1,11 +1,12 @@
 /* Strategies that drop nothing but choose which pages a generated token looks at (after Quest, arXiv:2406.10774).
  *
- * A (layer, KV head) then has a second page table: the chosen complete pages, those that the recent window needs, and the
- * incomplete last one. Smallest and largest keys of complete pages are made when a pass begins. */
+ * A (layer, KV head) then has a second page table: the chosen complete pages, those that the recent window needs, and
+ * the incomplete last one. Smallest and largest keys of complete pages are made when a pass begins. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "kv/internal.h"
 
 bool clb_kv_picks(const clb_kv_seq *seq)
@@ -88,8 +89,8 @@ void clb_kv_pick_free(clb_kv_head *h)
 }
 
 /* Asks; false if the answer is bad. */
-static bool ask(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, clb_kv_head *h, uint32_t n_pages, uint32_t n_use,
-                const float *q)
+static bool ask(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, clb_kv_head *h, uint32_t n_pages,
+                uint32_t n_use, const float *q)
 {
     const clb_kv_layout *l = &seq->cache->layout;
     const struct colibri_kv_pages pages = {
@@ -130,11 +131,17 @@ void clb_kv_pick(clb_kv_seq *seq, uint32_t layer, const float *q)
         const uint32_t n_use = seq->budget / l->page_tokens ? seq->budget / l->page_tokens : 1;
         if (n_pages <= n_use)
             continue;
-        if (!ask(seq, layer, head, h, n_pages, n_use, q + head * clb_kv_query_floats(seq))) {
+        const uint64_t t0 = clb_now_ns();
+        const bool answered = ask(seq, layer, head, h, n_pages, n_use, q + head * clb_kv_query_floats(seq));
+        seq->pick_slow = seq->pick_slow || clb_now_ns() - t0 > CLB_KV_CALL_MOST_NS;
+        if (!answered) {
             seq->pick_failed = true; /* reported when the pass ends: this is no place to call anybody */
+            while (head-- > 0)
+                seq->heads[(size_t)layer * l->n_kv_heads + head].picked = false;
             return;
         }
-        const uint32_t always = h->k_recent ? h->recent_first / l->page_tokens : n_pages; /* from here on all are used */
+        const uint32_t always =
+            h->k_recent ? h->recent_first / l->page_tokens : n_pages; /* from here on all are used */
         uint32_t n = 0;
         for (uint32_t p = 0; p < h->n_pages; p++)
             if (p >= n_pages || p >= always || h->use[p]) {

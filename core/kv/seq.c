@@ -29,17 +29,16 @@ int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, cl
     seq->budget = options->budget ? options->budget : options->ctx;
     seq->heads = calloc(clb_kv_n_heads_all(seq), sizeof seq->heads[0]);
     seq->budgets = calloc(clb_kv_n_heads_all(seq), sizeof seq->budgets[0]);
-    if (seq->traits.evicts && seq->n_protected >= seq->budget) {
-        rc = clb_fail(err, COLIBRI_E_USAGE,
-                      "%u protected positions leave nothing of the KV budget of %u; raise kv-budget or lower kv-protect",
-                      seq->n_protected, seq->budget);
-        free(seq);
-        return rc;
-    }
     cache->n_seqs++;
     seq->number = cache->n_made++;
     if (!seq->heads || !seq->budgets) {
         rc = CLB_NOMEM(err, "KV sequence");
+        goto done;
+    }
+    if (seq->traits.evicts && seq->n_protected >= seq->budget) {
+        rc = clb_fail(err, COLIBRI_E_USAGE,
+                      "%u protected positions leave nothing of the KV budget of %u; raise kv-budget or lower kv-protect",
+                      seq->n_protected, seq->budget);
         goto done;
     }
     CLB_GO(clb_kv_strategy_create(seq, options, err));
@@ -127,6 +126,7 @@ void clb_kv_seq_reset(clb_kv_seq *seq)
 {
     cut(seq, 0);
     seq->evicted = seq->selections = seq->bad_answers = 0;
+    seq->gives_up = seq->given_up = false;
     seq->n_protected = seq->n_protected_always;
     seq->n_system = 0;
     seq->q_first = seq->q_top = 0;
@@ -152,7 +152,8 @@ int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err)
                         "KV cache: strategy %s has dropped positions, so the first %u tokens cannot be used again",
                         s->name, n_positions);
     if (seq->traits.evicts &&
-        ((seq->traits.needs & (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX)) || seq->traits.stateful))
+        ((seq->traits.needs & (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX | CLB_KV_NEEDS_QUERIES)) ||
+         seq->traits.stateful))
         return clb_fail(err, COLIBRI_E_UNSUPPORTED,
                         "KV cache: strategy %s remembers later tokens, so the first %u cannot be used again", s->name,
                         n_positions);

@@ -332,6 +332,9 @@ static void refusals(void **state)
     const double given[] = {7, 8};
     o.params = given;
     REFUSED((s.create = params_create, s.params = params, s.n_params = 2), COLIBRI_E_USAGE, "liar: 7 8");
+    o.n_protected = 1000;
+    REFUSED((void)0, COLIBRI_E_USAGE, "1000 protected positions leave nothing");
+    o.n_protected = 0;
     o.ctx = 0;
     REFUSED((void)0, COLIBRI_E_USAGE, "context of 0");
     clb_kv_cache_destroy(cache); /* asserts that no half-made sequence is left */

@@ -11,6 +11,7 @@
 #include "engine/kv_share_settings.h"
 #include "engine/prompt_cache_settings.h"
 #include "engine/store_settings.h"
+#include "gguf/identity.h"
 #include "plan/memory.h"
 #include "plugin/open.h"
 
@@ -205,12 +206,12 @@ static int start_workers(clb_engine *e, const clb_engine_options *options, clb_e
 /* What experiments with the routing compute is not for other runs. */
 static int open_sharing(clb_engine *e, const clb_engine_options *options, clb_error *err)
 {
-    uint8_t model[CLB_MODEL_IDENTITY];
+    uint8_t model[CLB_GGUF_IDENTITY];
     bool on_disk;
     CLB_TRY(clb_prompt_cache_wanted(options->config, &on_disk, err));
     if (!on_disk || options->adjust_route)
         return clb_kv_share_open(e, options->config, NULL, 0, err);
-    CLB_TRY(clb_model_identity(e->gguf, model, err));
+    CLB_TRY(clb_gguf_identity(e->gguf, model, err));
     CLB_TRY(clb_kv_share_open(e, options->config, model, sizeof model, err));
     return clb_prompt_cache_attach(options->config, e->kv, err);
 }

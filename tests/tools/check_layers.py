@@ -54,7 +54,7 @@ OUTSIDE = {
     "cpu_features": {"core/cpu"},
     "cpuid.h": {"core/cpu", "tests/kernels"},
     "liburing.h": {"core/store"},
-    "xxhash.h": {"core/gguf", "core/kv", "tools"},
+    "xxhash.h": {"core/gguf", "core/kv", "tools", "tests/fuzz"},
     "ffi.h": {"core/plugin"},
     "pcre2.h": {"core/text"},
     "utf8proc.h": {"core/text", "tools", "tests/unit"},

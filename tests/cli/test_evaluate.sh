@@ -11,7 +11,7 @@ sed -n '26,27p;51p' "$SOURCE_DIR/examples/evaluate/recall.jsonl" >>recall.jsonl
 echo "The king said unto the people of the land that the road was long." >filler.txt
 cat >pass.json <<'JSON'
 {"filler": "filler.txt", "needle": " The key is {key}. ", "question": "What is the key?", "answer_prefix": " The key is",
-sed -n '26,27p;51p' "$SOURCE_DIR/examples/evaluate/recall.jsonl" >>recall.jsonl
+ "lengths": [96, 160], "depths": [0, 100], "repeats": 1, "seed": 2}
 JSON
 eval=("$c" evaluate -m "$model" --threads 1 --ctx 1024 --chunk 32 --raw --seed 3)
 

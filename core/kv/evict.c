@@ -131,7 +131,8 @@ static struct colibri_kv_view view_of(clb_kv_seq *seq, uint32_t layer, uint32_t 
 {
     const clb_kv_layout *l = &seq->cache->layout;
     const clb_kv_head *h = reader->head;
-    const uint32_t needs = seq->traits.needs, n = h->n, heads = seq->traits.per_head ? 1 : l->n_kv_heads;
+    /* Whoever is not asked any more needs nothing. */
+    const uint32_t needs = seq->gives_up ? 0 : seq->traits.needs, n = h->n, heads = seq->traits.per_head ? 1 : l->n_kv_heads;
     const bool one_answer = !seq->traits.per_head;
     struct colibri_kv_view view = {
         .struct_size = sizeof view,
@@ -151,7 +152,7 @@ static struct colibri_kv_view view_of(clb_kv_seq *seq, uint32_t layer, uint32_t 
         .n_system = seq->n_system,
         .n_heads = heads * (l->n_heads / l->n_kv_heads),
     };
-    if (one_answer)
+    if (one_answer && needs)
         layer_probs(seq, layer, n);
     view.prob_sum = one_answer && h->sum[0] ? seq->layer_sum : h->sum[h->cur];
     view.prob_max = one_answer && h->max[0] ? seq->layer_max : h->max[h->cur];
@@ -179,7 +180,7 @@ static struct colibri_kv_view view_of(clb_kv_seq *seq, uint32_t layer, uint32_t 
 
 /* ---- answers ------------------------------------------------------------------------------------------------ */
 
-/* Scores into `out`; what must stay is put above all others. */
+/* Scores into `out`. */
 static enum fault ask_scores(clb_kv_seq *seq, const struct colibri_kv_view *view, float *out)
 {
     for (uint32_t i = 0; i < view->n; i++)

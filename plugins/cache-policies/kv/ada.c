@@ -138,14 +138,7 @@ static int allot(void *self, uint32_t layer, uint32_t n_heads, const struct coli
 
 static void *fork_state(void *self)
 {
-    const struct ada *s = self;
-    char why[128];
-    struct ada *copy = create(&s->wrap.config, why, sizeof why);
-    if (copy && colibri_kv_wrap_copy(&s->wrap, &copy->wrap)) {
-        destroy(copy);
-        return NULL;
-    }
-    return copy;
+    return colibri_kv_wrap_fork(self, create, destroy);
 }
 
 static const struct colibri_kv_strategy strategy = {

@@ -88,14 +88,7 @@ static int merge(void *self, const struct colibri_kv_view *view, const uint8_t *
 
 static void *fork_state(void *self)
 {
-    const struct cam *s = self;
-    char why[128];
-    struct cam *copy = create(&s->wrap.config, why, sizeof why);
-    if (copy && colibri_kv_wrap_copy(&s->wrap, &copy->wrap)) {
-        destroy(copy);
-        return NULL;
-    }
-    return copy;
+    return colibri_kv_wrap_fork(self, create, destroy);
 }
 
 static const struct colibri_kv_strategy strategy = {

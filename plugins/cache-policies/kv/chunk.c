@@ -60,14 +60,7 @@ static void score(void *self, const struct colibri_kv_view *view, float *out)
 
 static void *fork_state(void *self)
 {
-    const struct chunk *s = self;
-    char why[128];
-    struct chunk *copy = create(&s->wrap.config, why, sizeof why);
-    if (copy && colibri_kv_wrap_copy(&s->wrap, &copy->wrap)) {
-        destroy(copy);
-        return NULL;
-    }
-    return copy;
+    return colibri_kv_wrap_fork(self, create, destroy);
 }
 
 static const struct colibri_kv_strategy strategy = {

@@ -88,14 +88,7 @@ static int select_positions(void *self, const struct colibri_kv_view *view, uint
 
 static void *fork_state(void *self)
 {
-    const struct pyramid *s = self;
-    char why[128];
-    struct pyramid *copy = create(&s->wrap.config, why, sizeof why);
-    if (copy && colibri_kv_wrap_copy(&s->wrap, &copy->wrap)) {
-        destroy(copy);
-        return NULL;
-    }
-    return copy;
+    return colibri_kv_wrap_fork(self, create, destroy);
 }
 
 static const struct colibri_kv_strategy strategy = {

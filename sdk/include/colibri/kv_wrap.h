@@ -119,6 +119,21 @@ static inline int colibri_kv_wrap_copy(const struct colibri_kv_wrap *from, struc
     return 0;
 }
 
+/* `fork` of a wrapper without state of its own beside what create makes: a new instance with a copy of the child's state. The
+ * wrapper's instance starts with its struct colibri_kv_wrap. */
+static inline void *colibri_kv_wrap_fork(const struct colibri_kv_wrap *w,
+                                         void *(*create)(const struct colibri_kv_config *, char *, size_t),
+                                         void (*destroy)(void *))
+{
+    char why[128];
+    void *copy = create(&w->config, why, sizeof why);
+    if (copy && colibri_kv_wrap_copy(w, (struct colibri_kv_wrap *)copy)) {
+        destroy(copy);
+        return NULL;
+    }
+    return copy;
+}
+
 static inline uint32_t colibri_kv_wrap_budget(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen)
 {
     const struct colibri_kv_wrap *w = (const struct colibri_kv_wrap *)self;

@@ -59,7 +59,6 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
         .n_kv_heads = hp->n_kv_heads,
         .k_dim = hp->k_dim,
         .v_dim = hp->v_dim,
-        .ops = clb_registry_vecops(e->registry),
         .n_rot = hp->rope ? hp->n_rot : 0,
         .rope_neox = hp->rope_neox,
         .attention_scale = hp->attention_scale,

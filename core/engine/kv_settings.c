@@ -5,11 +5,6 @@
 
 #include "ops/kv_quant.h"
 
-static bool quantized(uint32_t type)
-{
-    return type == COLIBRI_TYPE_Q8_0 || type == COLIBRI_TYPE_Q4_0;
-}
-
 static uint32_t type_of(const char *name)
 {
     static const uint32_t types[] = {COLIBRI_TYPE_F32, COLIBRI_TYPE_Q8_0, COLIBRI_TYPE_Q4_0};
@@ -25,7 +20,7 @@ static int read_type(const clb_config *config, enum clb_setting own, const char 
 {
     const bool same = strcmp(clb_config_str(config, own), "same") == 0;
     *out = type_of(clb_config_str(config, same ? CLB_SET_kv_kv_type : own));
-    if (quantized(*out) && dim % CLB_KV_QUANT_BLOCK)
+    if (clb_kv_type_quantized(*out) && dim % CLB_KV_QUANT_BLOCK)
         return clb_fail(err, COLIBRI_E_USAGE,
                         "%s %s does not apply: it takes blocks of %u elements, and a head of the model's %s has %u "
                         "(f16 and f32 take any)",
@@ -42,8 +37,8 @@ int clb_kv_settings_read(const clb_config *config, clb_kv_layout *l, clb_error *
     CLB_TRY(read_type(config, CLB_SET_kv_kv_type_v, "--kv-type-v", "values", l->v_dim, &l->v_type, err));
     const char *const turn = clb_config_str(config, CLB_SET_kv_kv_turn);
     const bool on = strcmp(turn, "on") == 0, automatic = strcmp(turn, "auto") == 0;
-    l->turn_k = on ? quantized(l->k_type) : automatic && l->k_type == COLIBRI_TYPE_Q4_0;
-    l->turn_v = on ? quantized(l->v_type) : automatic && l->v_type == COLIBRI_TYPE_Q4_0;
+    l->turn_k = on ? clb_kv_type_quantized(l->k_type) : automatic && l->k_type == COLIBRI_TYPE_Q4_0;
+    l->turn_v = on ? clb_kv_type_quantized(l->v_type) : automatic && l->v_type == COLIBRI_TYPE_Q4_0;
     l->recent = (uint32_t)clb_config_u64(config, CLB_SET_kv_kv_recent);
     if (l->recent % 16)
         return clb_fail(err, COLIBRI_E_USAGE, "--kv-recent %u: must be a multiple of 16", l->recent);
@@ -82,5 +77,5 @@ const char *clb_kv_layout_text(const clb_kv_layout *l, char out[CLB_KV_LAYOUT_TE
 
 bool clb_kv_layout_lossy(const clb_kv_layout *l)
 {
-    return quantized(l->k_type) || quantized(l->v_type);
+    return clb_kv_type_quantized(l->k_type) || clb_kv_type_quantized(l->v_type);
 }

@@ -56,6 +56,7 @@ typedef struct clb_kv_cache clb_kv_cache;
 typedef struct clb_kv_seq clb_kv_seq;
 
 const char *clb_kv_type_name(uint32_t type); /* "f16", as the settings spell it */
+bool clb_kv_type_quantized(uint32_t type);
 /* Bytes of a row of `dim` elements / of one position's key and value in one (layer, head). */
 size_t clb_kv_row_bytes(uint32_t type, uint32_t dim);
 uint64_t clb_kv_position_bytes(const clb_kv_layout *layout);

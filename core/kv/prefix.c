@@ -304,11 +304,6 @@ static void touch(clb_kv_cache *cache, clb_kv_block *b)
     (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX | COLIBRI_KV_NEED_PROB_LAST_W | COLIBRI_KV_NEED_Q_LAST_W | \
      COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_HIDDEN | COLIBRI_KV_NEED_FUTURE)
 
-static bool quantized(uint32_t type)
-{
-    return type != COLIBRI_TYPE_F16 && type != COLIBRI_TYPE_F32;
-}
-
 static bool may_share(const clb_kv_seq *seq)
 {
     const clb_kv_layout *l = &seq->cache->layout;
@@ -317,7 +312,7 @@ static bool may_share(const clb_kv_seq *seq)
     if (seq->traits.evicts && (seq->traits.needs & NEEDS_COMPUTING || seq->traits.own_budgets))
         return false;
     /* The last positions are read at full precision, and only the sequence that computed them has them so. */
-    if (l->recent && (quantized(l->k_type) || quantized(l->v_type)))
+    if (clb_kv_has_recent(l))
         return false;
     return !seq->traits.stateful; /* it would have counted what is computed */
 }

@@ -16,9 +16,7 @@
 
 bool clb_kv_has_recent(const clb_kv_layout *l)
 {
-    const bool k = l->k_type == COLIBRI_TYPE_Q8_0 || l->k_type == COLIBRI_TYPE_Q4_0;
-    const bool v = l->v_type == COLIBRI_TYPE_Q8_0 || l->v_type == COLIBRI_TYPE_Q4_0;
-    return l->recent && (k || v);
+    return l->recent && (clb_kv_type_quantized(l->k_type) || clb_kv_type_quantized(l->v_type));
 }
 
 /* B of kv.h. */

@@ -22,6 +22,11 @@ const char *clb_kv_type_name(uint32_t type)
     }
 }
 
+bool clb_kv_type_quantized(uint32_t type)
+{
+    return type == COLIBRI_TYPE_Q8_0 || type == COLIBRI_TYPE_Q4_0;
+}
+
 uint64_t clb_kv_position_bytes(const clb_kv_layout *layout)
 {
     return clb_kv_row_bytes(layout->k_type, layout->k_dim) + clb_kv_row_bytes(layout->v_type, layout->v_dim);

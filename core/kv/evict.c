@@ -37,8 +37,7 @@ static const char *const fault_text[] = {
     [FAULT_SLOW] = "a decision took more than two seconds; it is not asked again",
     [FAULT_ALLOT] = "allot returned an error, or budgets that are too small or exceed the layer's",
     [FAULT_MERGE] = "merge returned an error, a position that is not kept, or a weight that is not a number",
-    [FAULT_PICK] = "pick_pages returned an error, no page, more pages than allowed, or a flag that is neither 0 nor 1; all are "
-                   "looked at instead",
+    [FAULT_PICK] = "pick_pages returned an error, no page, more than allowed, or a flag that is neither 0 nor 1",
 };
 
 enum { GUARD = 0xa5 };

@@ -448,7 +448,8 @@ static void chunks_never_show(void **state)
     enum { N = 100 };
     static float sum[LAYERS][KV_HEADS][MOST], max[LAYERS][KV_HEADS][MOST];
     const uint32_t chunk[] = {N, 1, 7, 33, 64};
-    setup = (struct setup){.layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, COLIBRI_TYPE_F16, PAGE, NULL, NULL},
+    setup = (struct setup){.layout = {LAYERS, HEADS, KV_HEADS, K_DIM, V_DIM, COLIBRI_TYPE_F16, COLIBRI_TYPE_F16, PAGE,
+                                      .evictable = NULL},
                            .needs = COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX,
                            .triggers = COLIBRI_KV_AT_PREFILL_END,
                            .per_head = true};

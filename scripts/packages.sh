@@ -3,7 +3,7 @@
 
 # Build and run: compiler, CMake, and the libraries of the README's list.
 PACKAGES_BUILD="gcc libc6-dev cmake ninja-build pkg-config libcpu-features-dev libinih-dev libhwloc-dev libpcre2-dev
- libutf8proc-dev libjansson-dev libedit-dev liburing-dev libffi-dev libxxhash-dev"
+ libutf8proc-dev libjansson-dev libmicrohttpd-dev libedit-dev liburing-dev libffi-dev libxxhash-dev"
 # The test suite.
 PACKAGES_TEST="libcmocka-dev python3 groff-base"
 # What continuous integration adds: Clang for the fuzzers, an AArch64 compiler and emulator for the NEON kernels, Lua and a BLAS

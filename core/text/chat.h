@@ -1,15 +1,17 @@
 /* Chat prompts: messages rendered in the format that the model was trained on.
  *
  * The model's own template (tokenizer.chat_template, Jinja) is interpreted, with the values that `transformers` passes:
- * messages, add_generation_prompt, bos_token, eos_token; no tools, no documents. What the interpreter does not know is
- * UNSUPPORTED: the message names the line and the way round (--raw). What the template itself refuses
- * (raise_exception: a role or an order of roles) is USAGE. */
+ * messages, add_generation_prompt, bos_token, eos_token, and with the _values functions tools, documents and more. What
+ * the interpreter does not know is UNSUPPORTED: the message names the line and the way round (--raw); where the
+ * template's family has a built-in format, that one is used instead (clb_chat_note says so). What the template itself
+ * refuses (raise_exception: a role or an order of roles) is USAGE. */
 #ifndef CLB_TEXT_CHAT_H
 #define CLB_TEXT_CHAT_H
 
 #include "base/error.h"
 #include "base/str.h"
 #include "gguf/gguf.h"
+#include "text/jinja_data.h"
 #include "text/vocab.h"
 
 typedef struct clb_message {
@@ -43,5 +45,46 @@ int clb_chat_render(const clb_chat_format *format, const clb_message *messages, 
  * vocabulary adds it. */
 int clb_chat_tokenize(const clb_chat_format *format, const clb_vocab *vocab, const clb_message *messages, size_t n,
                       int add_generation, clb_tokens *out, clb_error *err);
+
+/* ---- whole conversations ---- */
+
+/* A conversation as the template gets it. Values as JSON has them; NULL: not given. */
+typedef struct clb_chat_values {
+    const clb_jvalue *messages;  /* list of dicts: role, content, tool_calls, ... */
+    const clb_jvalue *tools;     /* list of {"type": "function", "function": {...}} */
+    const clb_jvalue *documents; /* list */
+    const clb_jvalue *more;      /* dict of further variables: enable_thinking, ... */
+    bool add_generation;
+    bool continue_last; /* instead: the prompt ends within the last message, which the model goes on with */
+    int64_t now;        /* Unix time of strftime_now; 0: the clock */
+} clb_chat_values;
+
+/* As above. Nothing is adapted to what the template can do: see clb_chat_caps. */
+int clb_chat_render_values(const clb_chat_format *format, const clb_chat_values *values, clb_buf *out, clb_error *err);
+int clb_chat_tokenize_values(const clb_chat_format *format, const clb_vocab *vocab, const clb_chat_values *values,
+                             clb_tokens *out, clb_error *err);
+
+/* What a template makes use of, found by rendering small conversations and looking for what went in. */
+typedef struct clb_chat_caps {
+    bool system;           /* a system message shows in the prompt */
+    bool developer;        /* so does one of role "developer" */
+    bool tools;            /* `tools` show */
+    bool tool_calls;       /* an assistant message's tool_calls show */
+    bool tool_results;     /* a message of role "tool" shows */
+    bool object_arguments; /* the arguments of a call as an object; otherwise as a string of JSON */
+    bool null_content;     /* content may be null beside tool_calls; otherwise "" */
+    bool typed_content;    /* content must be a list of parts: as a string it does not show */
+    bool thinking;         /* enable_thinking changes the prompt */
+} clb_chat_caps;
+/* A property of the format; found at the first call. [any-thread] */
+const clb_chat_caps *clb_chat_get_caps(const clb_chat_format *format);
+
+/* The template's text. */
+clb_str clb_chat_source(const clb_chat_format *format);
+/* Why a built-in format stands in for the model's own template; NULL if it does not. One line, for a warning. */
+const char *clb_chat_note(const clb_chat_format *format);
+/* The format of a setting: the name of a built-in one, or else a file with a Jinja template, with BOS and EOS of the
+ * model (NULL: "<s>", "</s>"). */
+int clb_chat_open(const char *name_or_path, const clb_gguf *g, const clb_chat_format **out, clb_error *err);
 
 #endif

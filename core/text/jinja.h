@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "text/jinja_data.h"
 
 typedef struct clb_jinja clb_jinja;
 
@@ -26,6 +27,9 @@ typedef struct clb_jinja_input {
     int add_generation_prompt;
     clb_str bos_token, eos_token;
     int64_t now; /* Unix time of strftime_now */
+    /* A dict of variables that go before the ones above: messages, tools, documents, whatever the template knows. NULL:
+     * none. */
+    const clb_jvalue *values;
 } clb_jinja_input;
 
 /* The text, and per byte 1 where it came from a message's content. */

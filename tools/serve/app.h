@@ -24,6 +24,8 @@ typedef struct clb_app {
     const char *lora_dir;        /* adapters may be loaded from here; NULL: nowhere */
     bool ready;                  /* the model is there; atomic */
     void *settings_lock;         /* pthread_mutex_t */
+    uint32_t parallel;           /* sequences of the scheduler */
+    struct clb_watch *watch;     /* completion.h: clb_watch_start before the first request, clb_watch_stop after the last */
 } clb_app;
 
 /* Errors in OpenAI's shape: {"error":{"message","type","param","code"}}. param and code may be NULL. */

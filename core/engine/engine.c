@@ -75,6 +75,12 @@ static uint32_t most_positions(const clb_engine *e)
     return (uint32_t)clb_kv_most_positions(&e->kv_layout, &e->kv_choice.traits, e->ctx, e->kv_budget, e->batch);
 }
 
+/* A piece of one prompt and a token of each of the other sequences. */
+static uint32_t pass_rows(const clb_engine *e, const clb_engine_options *options)
+{
+    return e->batch + options->n_sequences - 1;
+}
+
 static uint64_t file_bytes(const clb_gguf *g)
 {
     uint64_t sum = 0;
@@ -95,7 +101,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .ctx = e->ctx,
         .kv_follows_ctx = most_positions(e) >= e->ctx,
         .n_sequences = options->n_sequences,
-        .max_rows = e->batch,
+        .max_rows = pass_rows(e, options),
         .n_workers = clb_pool_workers(e->pool),
         .budget = clb_config_u64(config, CLB_SET_memory_max_memory),
         .share = (uint32_t)clb_config_u64(config, CLB_SET_memory_memory_share),
@@ -257,7 +263,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         .model = e->model,
         .pool = e->pool,
         .kv_layout = e->kv_layout,
-        .max_rows = e->batch,
+        .max_rows = pass_rows(e, options),
         .on_route = options->on_route,
         .on_route_ctx = options->on_route_ctx,
         .ahead = options->ahead,

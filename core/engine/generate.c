@@ -1,9 +1,7 @@
 /* Generation: sampling, stop strings, whole UTF-8 characters. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/clock.h"
 #include "engine/session.h"
+#include "engine/text_stream.h"
 
 const char *clb_finish_name(enum clb_finish finish)
 {
@@ -17,67 +15,29 @@ void clb_generation_free(clb_generation *g)
     clb_tokens_free(&g->tokens);
 }
 
-/* Text that is not given out yet: it may end in half a character or in the start of a stop string. */
+/* Text that is not given out yet. */
 struct holdback {
     const clb_generate_options *options;
-    clb_buf pending;
+    clb_text_stream stream;
     clb_buf *out;
 };
-
-/* Position of the first stop string in the pending text, or its length if there is none. */
-static size_t find_stop(const struct holdback *h, const char **stop)
-{
-    size_t best = h->pending.n;
-    *stop = NULL;
-    for (size_t i = 0; i < h->options->n_stops; i++) {
-        const char *s = h->options->stops[i];
-        if (!*s || !h->pending.n)
-            continue;
-        const char *at = memmem(h->pending.data, h->pending.n, s, strlen(s));
-        if (at && (size_t)(at - h->pending.data) < best) {
-            best = (size_t)(at - h->pending.data);
-            *stop = s;
-        }
-    }
-    return best;
-}
-
-/* How many of the first n pending bytes cannot become part of a stop string. */
-static size_t safe_prefix(const struct holdback *h, size_t n)
-{
-    size_t safe = n;
-    for (size_t i = 0; i < h->options->n_stops; i++) {
-        const char *s = h->options->stops[i];
-        const size_t len = strlen(s);
-        for (size_t k = len < n ? len : n; k > 0; k--)
-            if (memcmp(h->pending.data + n - k, s, k) == 0) {
-                safe = n - k < safe ? n - k : safe;
-                break;
-            }
-    }
-    return safe;
-}
 
 static int give(struct holdback *h, size_t n, clb_error *err)
 {
     if (n == 0)
         return COLIBRI_OK;
-    CLB_TRY(clb_buf_append(h->out, h->pending.data, n, err));
+    CLB_TRY(clb_buf_append(h->out, h->stream.pending.data, n, err));
     int rc = COLIBRI_OK;
     if (h->options->on_text)
-        rc = h->options->on_text(h->options->ctx, h->pending.data, n, err);
-    memmove(h->pending.data, h->pending.data + n, h->pending.n - n);
-    h->pending.n -= n;
+        rc = h->options->on_text(h->options->ctx, h->stream.pending.data, n, err);
+    clb_text_stream_take(&h->stream, n);
     return rc;
 }
 
 /* After a token's bytes were appended to pending: gives out what is safe; *stop is set if a stop string is complete. */
 static int advance(struct holdback *h, const char **stop, clb_error *err)
 {
-    const size_t at = find_stop(h, stop);
-    if (*stop)
-        return give(h, at, err);
-    return give(h, clb_utf8_complete(h->pending.data, safe_prefix(h, h->pending.n)), err);
+    return give(h, clb_text_stream_ready(&h->stream, stop), err);
 }
 
 static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler, struct holdback *h,
@@ -98,7 +58,7 @@ static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler,
         }
         CLB_TRY(clb_tokens_push(&out->tokens, token, err));
         if (token < clb_vocab_size(engine->vocab))
-            CLB_TRY(clb_token_bytes(engine->vocab, token, o->special, &h->pending, err));
+            CLB_TRY(clb_token_bytes(engine->vocab, token, o->special, &h->stream.pending, err));
         CLB_TRY(advance(h, &out->stop, err));
         if (out->stop) {
             out->finish = CLB_FINISH_STOP;
@@ -132,7 +92,7 @@ int clb_session_generate(clb_session *s, const uint32_t *prompt, size_t n, const
     *out = (clb_generation){.n_prompt = (uint32_t)n};
     clb_engine *engine = clb_session_engine(s);
     clb_sampler *sampler = NULL;
-    struct holdback h = {.options = options, .out = &out->text};
+    struct holdback h = {.options = options, .stream = {options->stops, options->n_stops, {0}}, .out = &out->text};
     int rc = COLIBRI_OK;
     CLB_GO(clb_sampler_create(&options->sampling, engine->model->hp.n_vocab, &sampler, err));
     const uint64_t t0 = clb_now_ns();
@@ -147,9 +107,9 @@ int clb_session_generate(clb_session *s, const uint32_t *prompt, size_t n, const
     rc = sample_loop(s, engine, sampler, &h, options, out, err);
     out->decode_ns = clb_now_ns() - t1;
     if (rc == COLIBRI_OK && !out->stop) /* half characters at the very end are given out as they are */
-        rc = give(&h, h.pending.n, err);
+        rc = give(&h, h.stream.pending.n, err);
 done:
-    clb_buf_free(&h.pending);
+    clb_text_stream_free(&h.stream);
     clb_sampler_destroy(sampler);
     return rc;
 }

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ struct clb_sampler {
     uint32_t *count; /* [n_vocab] occurrences in the window */
     struct candidate *candidates;
     double *weights;
+    float *bias; /* [n_vocab]; NULL: none */
 };
 
 /* xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64. */
@@ -81,7 +83,19 @@ void clb_sampler_destroy(clb_sampler *s)
     free(s->count);
     free(s->candidates);
     free(s->weights);
+    free(s->bias);
     free(s);
+}
+
+int clb_sampler_add_bias(clb_sampler *s, uint32_t token, float bias, clb_error *err)
+{
+    if (!s->bias)
+        s->bias = calloc(s->n_vocab, sizeof *s->bias);
+    if (!s->bias)
+        return CLB_NOMEM(err, "sampler");
+    if (token < s->n_vocab)
+        s->bias[token] += bias;
+    return COLIBRI_OK;
 }
 
 void clb_sampler_accept(clb_sampler *s, uint32_t token)
@@ -179,20 +193,47 @@ static size_t cut(const clb_sampler *s, const struct candidate *c, size_t n, dou
     return kept;
 }
 
-int clb_sampler_sample(clb_sampler *s, const float *logits, uint32_t *token, clb_error *err)
+/* All tokens that may be chosen, with what is sampled from; *best is the place of the largest. */
+static size_t gather(clb_sampler *s, const float *logits, const uint64_t *allowed, size_t *best)
 {
-    size_t n = 0;
     struct candidate *c = s->candidates;
-    size_t best = 0;
+    size_t n = 0;
+    *best = 0;
     for (uint32_t id = 0; id < s->n_vocab; id++) {
-        const float logit = penalised(s, id, logits[id]);
+        if (allowed && !(allowed[id / 64] >> id % 64 & 1))
+            continue;
+        float logit = penalised(s, id, logits[id]);
+        if (s->bias)
+            logit += s->bias[id];
         if (!(logit == logit) || logit == -INFINITY)
             continue;
         c[n] = (struct candidate){logit, id};
-        if (logit > c[best].logit)
-            best = n;
+        if (logit > c[*best].logit)
+            *best = n;
         n++;
     }
+    return n;
+}
+
+static bool any_number(const clb_sampler *s, const float *logits)
+{
+    for (uint32_t id = 0; id < s->n_vocab; id++)
+        if (logits[id] == logits[id] && logits[id] != -INFINITY)
+            return true;
+    return false;
+}
+
+int clb_sampler_sample(clb_sampler *s, const float *logits, uint32_t *token, clb_error *err)
+{
+    return clb_sampler_sample_masked(s, logits, NULL, token, err);
+}
+
+int clb_sampler_sample_masked(clb_sampler *s, const float *logits, const uint64_t *allowed, uint32_t *token, clb_error *err)
+{
+    struct candidate *c = s->candidates;
+    size_t best, n = gather(s, logits, allowed, &best);
+    if (n == 0 && any_number(s, logits))
+        return clb_fail(err, COLIBRI_E_LIMIT, "no token is left: the grammar or the logit biases forbid all of them");
     if (n == 0)
         return clb_fail(err, COLIBRI_E_INTERNAL, "no logit is a number: the weights or the model's keys are broken");
     if (s->params.temperature <= 0.0) {

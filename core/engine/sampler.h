@@ -27,7 +27,12 @@ int clb_sampler_create(const clb_sampler_params *params, uint32_t n_vocab, clb_s
 void clb_sampler_destroy(clb_sampler *s);
 /* A token (of the prompt or sampled) enters the window of the penalties. */
 void clb_sampler_accept(clb_sampler *s, uint32_t token);
-/* logits: [n_vocab], not changed. INTERNAL if no logit is a number. */
+/* One more addition to the logit of a token, for the sampler's life; -INFINITY: never that token. Tokens outside the vocabulary are
+ * ignored. */
+int clb_sampler_add_bias(clb_sampler *s, uint32_t token, float bias, clb_error *err);
+/* logits: [n_vocab], not changed. INTERNAL if no logit is a number, LIMIT if the biases forbid every token. */
 int clb_sampler_sample(clb_sampler *s, const float *logits, uint32_t *token, clb_error *err);
+/* Only tokens whose bit is set may be chosen: bit id % 64 of allowed[id / 64] (grammar.h); NULL: all. LIMIT if none is left. */
+int clb_sampler_sample_masked(clb_sampler *s, const float *logits, const uint64_t *allowed, uint32_t *token, clb_error *err);
 
 #endif

@@ -1,15 +1,18 @@
 /* The scheduler: many requests on one engine, in one batch.
  *
- * One thread owns the engine and calls clb_scheduler_run; any thread submits and cancels. A pass holds one row of every request
- * that generates, and pieces of the prompts that are being read; a pass with prompts in it is kept to about `slice_ns`, so that a
- * long prompt neither stops the others' text nor lets a short one wait. Prompts with the least left go first, but each one that
- * waits gets its turn. Tokens of a request are those of a lone run with the same seed: rows depend on their own sequence alone,
- * and where a strategy evicts, passes end where those of a lone run do.
+ * One thread owns the engine and calls clb_scheduler_run; any thread submits and cancels. A pass holds one row of every
+ * request that generates, and pieces of the prompts that are being read; a pass with prompts in it is kept to about
+ * `slice_ns` while others generate or wait, so that a long prompt does not stop their text; a longer pass is given up
+ * when a new request comes, and repeated later (bounded: prompts still get on). Prompts with the least left go first,
+ * but each one that waits gets its turn. Tokens of a request are those of a lone run with the same seed: rows depend on
+ * their own sequence alone, and where a strategy evicts, passes end where those of a lone run do.
  *
- * At most `n_sequences` of the engine run at once; the others wait in a queue of at most `queue` requests in order of arrival. */
+ * At most `n_sequences` of the engine run at once; the others wait in a queue of at most `queue` requests in order of
+ * arrival. */
 #ifndef CLB_ENGINE_SCHEDULER_H
 #define CLB_ENGINE_SCHEDULER_H
 
+#include "engine/logprobs.h"
 #include "engine/session.h"
 #include "grammar/grammar.h"
 
@@ -18,12 +21,8 @@ typedef struct clb_request clb_request; /* a handle: from submit to clb_request_
 
 #define CLB_TOP_LOGPROBS_MOST 20
 
-typedef struct clb_logprob {
-    uint32_t token;
-    float logprob; /* natural logarithm, of the softmax of the logits as the model gives them (before bias, penalties, sampling) */
-} clb_logprob;
-
-/* One token of the text, given out with the event that holds its last byte. */
+/* One token of the text (its log probabilities are those before biases, penalties and sampling), given out with the
+ * event that holds its last byte. */
 typedef struct clb_token_info {
     uint32_t token;
     uint32_t text_offset; /* of its first byte in the text of its choice (in the prompt's text for prompt tokens) */
@@ -54,7 +53,7 @@ typedef struct clb_request_event {
     const float *embedding;
     size_t n_embedding;
     enum clb_finish finish;
-    const char *stop; /* the stop string that ended it, or NULL */
+    const char *stop;     /* the stop string that ended it, or NULL */
     uint32_t n_generated; /* of the choice; DONE: of all choices */
     int status;           /* DONE: COLIBRI_OK, or why it failed; LIMIT after a timeout, CANCELLED after a cancel */
     const char *message;
@@ -75,23 +74,25 @@ typedef struct clb_lora_use {
 typedef struct clb_request_options {
     const uint32_t *prompt; /* [n_prompt], copied, n_prompt >= 1 */
     size_t n_prompt;
-    uint32_t n_choices;     /* >= 1; the prompt is read once. Choice i samples with seed + i */
+    uint32_t n_choices; /* >= 1; the prompt is read once. Choice i samples with seed + i */
     clb_sampler_params sampling;
     const clb_bias *bias; /* copied */
     size_t n_bias;
-    clb_grammar *grammar;     /* held while the request lives; NULL: none */
-    const char *const *stops; /* copied */
+    clb_grammar *grammar;       /* held while the request lives; NULL: none */
+    const clb_token_tree *tree; /* of the engine's vocabulary, with a grammar */
+    const char *const *stops;   /* copied */
     size_t n_stops;
     uint32_t max_tokens; /* of each choice; 0: until the context is full */
     bool ignore_eog, special;
-    uint32_t n_protected; /* first tokens that no strategy drops (the system prompt) */
-    int n_logprobs;       /* -1: none; 0..CLB_TOP_LOGPROBS_MOST: the token's own and so many best */
-    bool score_prompt;    /* SCORED: log probabilities of the prompt's tokens (n_logprobs >= 0); reuses no prefix */
-    bool embed;           /* EMBEDDED: the mean of the final norm's output over the prompt, of length 1 */
+    uint32_t n_protected;     /* first tokens that no strategy drops (the system prompt) */
+    int n_logprobs;           /* -1: none; 0..CLB_TOP_LOGPROBS_MOST: the token's own and so many best */
+    bool score_prompt;        /* SCORED: log probabilities of the prompt's tokens (n_logprobs >= 0); reuses no prefix */
+    bool no_text;             /* ends after the prompt: for score_prompt */
+    bool embed;               /* EMBEDDED: the mean of the final norm's output over the prompt, of length 1 */
     const clb_lora_use *lora; /* copied; NULL: the default ones */
     size_t n_lora;
-    bool lora_given;      /* lora[] counts even if it is empty */
-    uint64_t timeout_ns;  /* from submit to the end; 0: none */
+    bool lora_given;     /* lora[] counts even if it is empty */
+    uint64_t timeout_ns; /* from submit to the end; 0: none */
     /* [engine-thread] Must not block. Pointers in the event are valid during the call. After DONE nothing comes. */
     void (*on_event)(void *ctx, const clb_request_event *event);
     void *ctx;
@@ -101,14 +102,14 @@ typedef struct clb_scheduler_options {
     clb_engine *engine; /* opened with n_sequences >= 1 and used by nobody else */
     uint32_t n_sequences;
     uint32_t queue;    /* requests that may wait */
-    uint64_t slice_ns; /* what a pass with prompts shall take about; 0: the whole batch at once */
+    uint64_t slice_ns; /* what a pass with prompts shall take about while others generate; 0: the whole batch at once */
 } clb_scheduler_options;
 
 int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **out, clb_error *err);
 void clb_scheduler_destroy(clb_scheduler *s); /* after run has returned; handles may still be released */
 
-/* [any-thread] USAGE (empty prompt, wrong values), LIMIT (the prompt does not fit the context: message with counts). A full queue:
- * NOMEM ("the queue is full"); after clb_scheduler_drain: CANCELLED. */
+/* [any-thread] USAGE (empty prompt, wrong values), LIMIT (the prompt does not fit the context: message with counts). A
+ * full queue: NOMEM ("the queue is full"); after clb_scheduler_drain: CANCELLED. */
 int clb_scheduler_submit(clb_scheduler *s, const clb_request_options *options, clb_request **out, clb_error *err);
 /* [any-thread] Ends it before the next pass; DONE still comes. */
 void clb_request_cancel(clb_request *r);
@@ -119,7 +120,8 @@ int clb_scheduler_run(clb_scheduler *s, clb_error *err);
 void clb_scheduler_drain(clb_scheduler *s); /* [any-thread] takes nothing new; run returns when all is done */
 void clb_scheduler_stop(clb_scheduler *s);  /* [any-thread, async-signal-safe] cancels everything; run returns */
 /* [any-thread] Runs fn on the engine's thread between two passes and waits for it (adapters, saving a profile). */
-int clb_scheduler_call(clb_scheduler *s, int (*fn)(void *ctx, clb_engine *engine, clb_error *err), void *ctx, clb_error *err);
+int clb_scheduler_call(clb_scheduler *s, int (*fn)(void *ctx, clb_engine *engine, clb_error *err), void *ctx,
+                       clb_error *err);
 
 /* Figures as of the last pass. [any-thread] */
 typedef struct clb_scheduler_stats {
@@ -140,8 +142,9 @@ typedef struct clb_slot_info {
     uint64_t age_ns;
 } clb_slot_info;
 size_t clb_scheduler_slots(clb_scheduler *s, clb_slot_info *out, size_t cap); /* [any-thread] how many run */
-/* Which experts are in memory: out[layer * n_experts + expert] = 1, of the MoE layers in order; *n_layers = *n_experts = 0 for a
- * dense model. Fails with LIMIT if cap is too small. [any-thread] */
-int clb_scheduler_residency(clb_scheduler *s, uint8_t *out, size_t cap, uint32_t *n_layers, uint32_t *n_experts, clb_error *err);
+/* Which experts are in memory: out[layer * n_experts + expert] = 1, of the MoE layers in order; *n_layers = *n_experts
+ * = 0 for a dense model. Fails with LIMIT if cap is too small. [any-thread] */
+int clb_scheduler_residency(clb_scheduler *s, uint8_t *out, size_t cap, uint32_t *n_layers, uint32_t *n_experts,
+                            clb_error *err);
 
 #endif

@@ -114,6 +114,12 @@ void clb_forward_profile(clb_forward *f, clb_profile *profile)
     f->compute.profile = profile;
 }
 
+void clb_forward_cancel_by(clb_forward *f, bool (*cancelled)(void *ctx), void *ctx)
+{
+    f->options.cancelled = cancelled;
+    f->options.cancelled_ctx = ctx;
+}
+
 int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err)
 {
     *out = NULL;
@@ -323,11 +329,25 @@ static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* The final norm's output of the spans that ask for it. */
+static void run_hidden(clb_forward *f, const clb_logits_sink *sink)
+{
+    const clb_hparams *hp = f->hp;
+    uint32_t row = 0;
+    for (uint32_t s = 0; s < f->n_spans; row += f->spans[s++].n)
+        for (uint32_t i = 0; f->spans[s].hidden && i < f->spans[s].n; i++) {
+            f->compute.ops->rms_norm(f->branch, f->x + (size_t)(row + i) * hp->n_embd, f->model->output_norm.v, hp->n_embd,
+                                     hp->rms_eps);
+            sink->hidden(sink->ctx, s, i, f->branch);
+        }
+}
+
 static int run_output(clb_forward *f, const clb_logits_sink *sink, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
     uint32_t n = 0, row = 0;
     clb_compute_phase(&f->compute, CLB_PHASE_OUTPUT);
+    run_hidden(f, sink);
     for (uint32_t s = 0; s < f->n_spans; s++) { /* wanted rows move to the front of h, normed */
         const clb_span *span = &f->spans[s];
         for (uint32_t i = span->n - span->n_logits; i < span->n; i++, n++)

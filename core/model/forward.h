@@ -16,6 +16,7 @@ typedef struct clb_span {
     uint32_t n_logits; /* logits wanted for the last n_logits rows */
     enum colibri_phase phase;
     bool prefill_done; /* the span holds the last token of the prompt */
+    bool hidden;       /* the final norm's output of all its rows goes to the sink; n_logits is 0 then */
 } clb_span;
 
 typedef struct clb_forward clb_forward;
@@ -47,6 +48,9 @@ void clb_forward_destroy(clb_forward *f);
 /* Adds the times of every pass from now on to *profile; NULL: no more. */
 void clb_forward_profile(clb_forward *f, clb_profile *profile);
 
+/* Asks this instead of the options' `cancelled` from now on; NULL: never. */
+void clb_forward_cancel_by(clb_forward *f, bool (*cancelled)(void *ctx), void *ctx);
+
 /* Logits row by row: at most `rows` at a time in `buffer`, then handed to take(ctx, first, n, logits), `first` counting
  * the wanted rows of all spans in order. For callers that want many rows: all of them at once may be more memory than
  * the model. */
@@ -54,6 +58,8 @@ typedef struct clb_logits_sink {
     float *buffer; /* [rows][n_vocab] */
     uint32_t rows;
     void (*take)(void *ctx, uint32_t first, uint32_t n, const float *logits); /* NULL: the buffer holds all rows */
+    /* Row i of a span with `hidden`, after the final norm: [n_embd]. Before any logits. */
+    void (*hidden)(void *ctx, uint32_t span, uint32_t i, const float *row);
     void *ctx;
 } clb_logits_sink;
 int clb_forward_run_to(clb_forward *f, const clb_span *spans, uint32_t n_spans, const clb_logits_sink *sink,

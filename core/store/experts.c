@@ -169,6 +169,17 @@ static int open_cache(clb_store *store, const clb_expert_pool *pool, const struc
     return rc;
 }
 
+void clb_store_residency(const clb_store *store, uint8_t *out)
+{
+    const clb_experts *x = store->experts;
+    for (uint32_t l = 0; x && l < x->n_layers; l++)
+        for (uint32_t e = 0; e < x->n_experts; e++) {
+            const uint32_t slot = clb_cache_find(x->cache, l, e);
+            const bool there = slot != CLB_NO_SLOT && x->cache->slots[slot].state == CLB_SLOT_RESIDENT;
+            out[(size_t)l * x->n_experts + e] = x->mapped[(size_t)l * CLB_PARTS] || there;
+        }
+}
+
 void clb_expert_reads(const clb_expert_layer *l, uint32_t expert, uint8_t *dst, const uint64_t *part_at,
                       clb_read out[CLB_PARTS], uint32_t *n)
 {

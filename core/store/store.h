@@ -190,6 +190,8 @@ typedef struct clb_store_stats {
     clb_io_stats io;
 } clb_store_stats;
 void clb_store_get_stats(const clb_store *store, clb_store_stats *out);
+/* out[layer * n_experts + expert]: 1 if the expert is in memory, of the MoE layers in order. [engine-thread] */
+void clb_store_residency(const clb_store *store, uint8_t *out);
 /* Counters to zero, contents unchanged. */
 void clb_store_reset_stats(clb_store *store);
 /* Empties every slot that is not leased, those of streamed layers, and the policy's memory: a cold cache. */

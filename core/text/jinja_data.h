@@ -19,7 +19,7 @@
 typedef struct clb_jdata clb_jdata;
 typedef struct clb_jvalue clb_jvalue;
 
-/* `limit`: bytes that all values together may take; a value takes about 64 bytes beside its text. */
+/* `limit`: bytes that all values together may take; a value takes about 100 bytes beside its text. */
 int clb_jdata_create(size_t limit, clb_jdata **out, clb_error *err);
 void clb_jdata_free(clb_jdata *d);
 

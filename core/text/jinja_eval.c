@@ -48,19 +48,40 @@ static int undefined_of(clb_jrun *r, const clb_jvalue *of, const char *what)
     return clb_jfail(r, COLIBRI_E_USAGE, "\"%.*s\" is undefined, so it has no %s", (int)of->as.s.n, of->as.s.p, what);
 }
 
+static int method(clb_jrun *r, const clb_jvalue *of, const char *name, clb_jvalue *out)
+{
+    void *m, *self;
+    CLB_TRY(clb_jalloc(&r->arena, sizeof(clb_jmethod), &m, r->err));
+    CLB_TRY(clb_jalloc(&r->arena, sizeof(clb_jvalue), &self, r->err));
+    *(clb_jvalue *)self = *of;
+    *(clb_jmethod *)m = (clb_jmethod){self, name};
+    *out = (clb_jvalue){.type = J_METHOD, .as.method = m};
+    return COLIBRI_OK;
+}
+
+/* x["name"] where x has no such item: jinja2 then looks for an attribute, so that schema["items"] of a schema without
+ * "items" is the method of that name, and true. Templates were made with it. */
+static int method_item(clb_jrun *r, const clb_jvalue *of, const clb_jvalue *key, clb_jvalue *out)
+{
+    char name[16];
+    if (key->type != J_STR || key->as.s.n >= sizeof name)
+        return COLIBRI_OK;
+    memcpy(name, key->as.s.p, key->as.s.n);
+    name[key->as.s.n] = '\0';
+    if (!clb_jhas_method(of, name))
+        return COLIBRI_OK;
+    void *copy;
+    CLB_TRY(clb_jalloc(&r->arena, sizeof name, &copy, r->err));
+    memcpy(copy, name, sizeof name);
+    return method(r, of, copy, out);
+}
+
 int clb_jget_attr(clb_jrun *r, const clb_jvalue *of, const char *name, clb_jvalue *out)
 {
     if (of->type == J_UNDEFINED)
         return undefined_of(r, of, name);
-    if (clb_jhas_method(of, name)) {
-        void *m, *self;
-        CLB_TRY(clb_jalloc(&r->arena, sizeof(clb_jmethod), &m, r->err));
-        CLB_TRY(clb_jalloc(&r->arena, sizeof(clb_jvalue), &self, r->err));
-        *(clb_jvalue *)self = *of;
-        *(clb_jmethod *)m = (clb_jmethod){self, name};
-        *out = (clb_jvalue){.type = J_METHOD, .as.method = m};
-        return COLIBRI_OK;
-    }
+    if (clb_jhas_method(of, name))
+        return method(r, of, name, out);
     const clb_jvalue *v = of->type == J_DICT ? clb_jdict_at(of->as.dict, name) : NULL;
     *out = v ? *v : clb_jundefined(name);
     return COLIBRI_OK;
@@ -97,7 +118,7 @@ int clb_jget_item(clb_jrun *r, const clb_jvalue *container, const clb_jvalue *ke
             *out = (clb_jvalue){.type = J_STR, .as.s = clb_jsub(of->as.s, from, to)};
         }
     }
-    return COLIBRI_OK;
+    return out->type == J_UNDEFINED ? method_item(r, of, key, out) : COLIBRI_OK;
 }
 
 static int slice_bound(clb_jrun *r, const clb_jnode *e, int64_t *out, bool *given)

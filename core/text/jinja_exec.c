@@ -243,7 +243,7 @@ static clb_jvalue text(clb_str s, enum clb_jtaint taint)
     return (clb_jvalue){.type = J_STR, .as.s = {.p = s.n ? s.p : "", .n = s.n, .taint = taint}};
 }
 
-/* The variables that transformers gives to a template without tools. */
+/* The variables that transformers gives to a template; those of the caller go before them. */
 static int variables(clb_jrun *r, const clb_jinja_input *in)
 {
     clb_jvalue list, none = {.type = J_NONE};
@@ -260,7 +260,17 @@ static int variables(clb_jrun *r, const clb_jinja_input *in)
     CLB_TRY(clb_jassign(r, "bos_token", text(in->bos_token, J_CLEAN)));
     CLB_TRY(clb_jassign(r, "eos_token", text(in->eos_token, J_CLEAN)));
     CLB_TRY(clb_jassign(r, "tools", none));
-    return clb_jassign(r, "documents", none);
+    CLB_TRY(clb_jassign(r, "documents", none));
+    for (size_t i = 0; in->values && i < in->values->as.dict->n; i++) {
+        const clb_jstr key = in->values->as.dict->keys[i].as.s;
+        clb_jvalue copy;
+        void *name;
+        CLB_TRY(clb_jalloc(&r->arena, key.n + 1, &name, r->err));
+        memcpy(name, key.p, key.n);
+        CLB_TRY(clb_jcopy(r, &in->values->as.dict->values[i], 0, &copy));
+        CLB_TRY(clb_jassign(r, name, copy));
+    }
+    return COLIBRI_OK;
 }
 
 void clb_jinja_output_free(clb_jinja_output *out)
@@ -278,6 +288,7 @@ int clb_jinja_render(const clb_jinja *t, const clb_jinja_input *in, clb_jinja_ou
     int rc = COLIBRI_OK;
     for (size_t i = 0; i < in->n; i++)
         bytes += in->messages[i].content.n;
+    bytes += in->values ? clb_jbytes(in->values, 0) : 0;
     r.arena.limit = ((size_t)256 << 20) + (bytes < SIZE_MAX / 256 ? 64 * bytes : 0);
     CLB_GO(push_scope(&r, NULL, &none));
     CLB_GO(variables(&r, in));

@@ -20,7 +20,6 @@ void clb_jarena_free(clb_jarena *a);
 enum clb_jtype { J_UNDEFINED, J_NONE, J_BOOL, J_INT, J_FLOAT, J_STR, J_LIST, J_DICT, J_MACRO, J_FUNCTION, J_METHOD };
 enum clb_jtaint { J_CLEAN, J_TAINTED, J_MIXED };
 
-typedef struct clb_jvalue clb_jvalue;
 typedef struct clb_jnode clb_jnode;
 typedef struct clb_jscope clb_jscope;
 
@@ -260,7 +259,16 @@ int clb_jto_str(clb_jrun *r, const clb_jvalue *v, clb_jstr *out);
 int clb_jout_put(clb_jrun *r, clb_jout *o, clb_jstr s);
 clb_jvalue clb_jout_value(const clb_jout *o);
 int clb_jout_repr(clb_jrun *r, clb_jout *o, const clb_jvalue *v);
-int clb_jout_json(clb_jrun *r, clb_jout *o, const clb_jvalue *v, bool ascii, int indent, int level);
+/* The arguments of Python's json.dumps. */
+typedef struct clb_jjson {
+    bool ascii, pretty, sort_keys;
+    clb_jstr indent, comma, colon; /* indent: of one level, if pretty */
+} clb_jjson;
+int clb_jout_json(clb_jrun *r, clb_jout *o, const clb_jjson *j, const clb_jvalue *v, unsigned level);
+int clb_jsorted(clb_jrun *r, const clb_jdict *d, clb_jdict *out); /* by key */
+/* A value of a clb_jdata, for this rendering to change. */
+int clb_jcopy(clb_jrun *r, const clb_jvalue *v, unsigned depth, clb_jvalue *out);
+size_t clb_jbytes(const clb_jvalue *v, unsigned depth); /* of all its strings */
 /* The items of a list, the characters of a string, the keys of a dict; nothing for none and undefined. */
 int clb_jiterate(clb_jrun *r, const clb_jvalue *v, clb_jlist *out);
 size_t clb_jlength(const clb_jvalue *v);       /* characters of a string */
@@ -282,14 +290,26 @@ typedef struct clb_jargs {
 } clb_jargs;
 const clb_jvalue *clb_jarg(const clb_jargs *a, size_t i, const char *name);
 
+bool clb_jbool_arg(const clb_jargs *a, size_t i, const char *name);
+/* Argument i as an integer, or the default. */
+int clb_jint_arg(clb_jrun *r, const clb_jargs *a, size_t i, const char *name, int64_t def, int64_t *out);
+
+typedef struct clb_jfilter_entry { /* tables end with NULL */
+    const char *name;
+    int (*fn)(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jvalue *out);
+} clb_jfilter_entry;
+extern const clb_jfilter_entry clb_jlist_filters[];
 int clb_jfilter(clb_jrun *r, const char *name, const clb_jvalue *of, const clb_jargs *a, clb_jvalue *out);
 int clb_jtest(clb_jrun *r, const char *name, const clb_jvalue *of, const clb_jargs *a, bool *out);
 int clb_jcall_method(clb_jrun *r, clb_jvalue *self, const char *name, const clb_jargs *a, clb_jvalue *out);
+int clb_jstr_method(clb_jrun *r, clb_jstr s, const char *name, const clb_jargs *a, clb_jvalue *out);
+extern const char *const clb_jstr_methods[]; /* ends with NULL */
 bool clb_jhas_method(const clb_jvalue *of, const char *name);
 int clb_jcall_function(clb_jrun *r, const char *name, const clb_jargs *a, clb_jvalue *out);
 bool clb_jhas_function(const char *name);
 int clb_jstrip(const clb_jstr *s, const clb_jvalue *chars, bool left, bool right, clb_jstr *out);
 int clb_jreplace(clb_jrun *r, clb_jstr s, clb_jstr old, clb_jstr with, int64_t count, clb_jvalue *out);
+int clb_jpercent(clb_jrun *r, clb_jstr format, const clb_jlist *args, clb_jvalue *out); /* Python's "..." % (...) */
 int clb_jjoin(clb_jrun *r, const clb_jvalue *items, clb_jstr sep, bool strict, clb_jvalue *out);
 int clb_jcase(clb_jrun *r, clb_jstr s, char how, clb_jvalue *out); /* 'l'ower, 'u'pper, 'c'apitalize, 't'itle */
 

@@ -122,6 +122,17 @@ int clb_jbinary(clb_jrun *r, enum clb_jop op, const clb_jvalue *a, const clb_jva
         return repeat(r, a, b->as.i, out);
     if (op == JO_MUL && b->type == J_STR && a->type == J_INT)
         return repeat(r, b, a->as.i, out);
+    if (op == JO_MUL && a->type == J_LIST && b->type == J_INT) {
+        CLB_TRY(clb_jlist_new(r, out));
+        for (int64_t i = 0; i < b->as.i && a->as.list->n; i++)
+            for (size_t k = 0; k < a->as.list->n; k++)
+                CLB_TRY(clb_jlist_push(r, out->as.list, a->as.list->items[k]));
+        return COLIBRI_OK;
+    }
+    if (op == JO_MOD && a->type == J_STR) {
+        const clb_jlist one = {.items = (clb_jvalue *)b, .n = 1};
+        return clb_jpercent(r, a->as.s, b->type == J_LIST && b->as.list->tuple ? b->as.list : &one, out);
+    }
     if (is_number(a) && is_number(b)) {
         const bool whole = a->type != J_FLOAT && b->type != J_FLOAT && op != JO_DIV && !(op == JO_POW && as_int(b) < 0);
         return whole ? integers(r, op, as_int(a), as_int(b), out) : floats(r, op, as_float(a), as_float(b), out);

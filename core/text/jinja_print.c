@@ -92,7 +92,7 @@ int clb_jout_repr(clb_jrun *r, clb_jout *o, const clb_jvalue *v)
         CLB_TRY(clb_jto_str(r, v, &s));
         return clb_jout_put(r, o, s);
     }
-    if (++r->depth > CLB_JINJA_MAX_DEPTH)
+    if (++r->depth > 4 * CLB_JINJA_MAX_DEPTH)
         return clb_jfail(r, COLIBRI_E_LIMIT, "a value is nested too deeply");
     const bool dict = v->type == J_DICT, tuple = !dict && v->as.list->tuple;
     const size_t n = dict ? v->as.dict->n : v->as.list->n;
@@ -173,46 +173,71 @@ static int put_json_str(clb_jrun *r, clb_jout *o, clb_jstr s, bool ascii)
     return put_lit(r, o, "\"");
 }
 
-static int put_break(clb_jrun *r, clb_jout *o, int indent, int level)
+static int put_break(clb_jrun *r, clb_jout *o, const clb_jjson *j, unsigned level)
 {
-    if (indent < 0)
+    if (!j->pretty)
         return COLIBRI_OK;
     CLB_TRY(put_lit(r, o, "\n"));
-    for (int i = 0; i < indent * level; i++)
-        CLB_TRY(put_lit(r, o, " "));
+    for (unsigned i = 0; i < level; i++)
+        CLB_TRY(clb_jout_put(r, o, j->indent));
     return COLIBRI_OK;
 }
 
-int clb_jout_json(clb_jrun *r, clb_jout *o, const clb_jvalue *v, bool ascii, int indent, int level)
+/* Keys as json.dumps writes them. */
+static int put_key(clb_jrun *r, clb_jout *o, const clb_jjson *j, const clb_jvalue *key)
+{
+    clb_jstr s;
+    if (key->type == J_BOOL)
+        s = clb_jstr_lit(key->as.b ? "true" : "false").as.s;
+    else if (key->type == J_NONE)
+        s = clb_jstr_lit("null").as.s;
+    else
+        CLB_TRY(clb_jto_str(r, key, &s));
+    CLB_TRY(put_json_str(r, o, s, j->ascii));
+    return clb_jout_put(r, o, j->colon);
+}
+
+static int put_number(clb_jrun *r, clb_jout *o, const clb_jvalue *v)
+{
+    if (v->type == J_FLOAT && isnan(v->as.f))
+        return put_lit(r, o, "NaN");
+    if (v->type == J_FLOAT && isinf(v->as.f))
+        return put_lit(r, o, v->as.f > 0 ? "Infinity" : "-Infinity");
+    return clb_jout_repr(r, o, v);
+}
+
+int clb_jout_json(clb_jrun *r, clb_jout *o, const clb_jjson *j, const clb_jvalue *v, unsigned level)
 {
     if (level > CLB_JINJA_MAX_DEPTH)
         return clb_jfail(r, COLIBRI_E_LIMIT, "a value is nested too deeply");
     if (v->type == J_STR)
-        return put_json_str(r, o, v->as.s, ascii);
+        return put_json_str(r, o, v->as.s, j->ascii);
     if (v->type == J_NONE)
         return put_lit(r, o, "null");
     if (v->type == J_BOOL)
         return put_lit(r, o, v->as.b ? "true" : "false");
     if (v->type == J_INT || v->type == J_FLOAT)
-        return clb_jout_repr(r, o, v);
+        return put_number(r, o, v);
     if (v->type != J_LIST && v->type != J_DICT)
         return clb_jfail(r, COLIBRI_E_USAGE, "%s cannot be written as JSON", clb_jtype_name(v));
+    clb_jdict sorted = {0};
     const bool dict = v->type == J_DICT;
-    const size_t n = dict ? v->as.dict->n : v->as.list->n;
+    const clb_jdict *d = dict ? v->as.dict : NULL;
+    if (dict && j->sort_keys) {
+        CLB_TRY(clb_jsorted(r, d, &sorted));
+        d = &sorted;
+    }
+    const size_t n = dict ? d->n : v->as.list->n;
     CLB_TRY(put_lit(r, o, dict ? "{" : "["));
     for (size_t i = 0; i < n; i++) {
         if (i)
-            CLB_TRY(put_lit(r, o, indent < 0 ? ", " : ","));
-        CLB_TRY(put_break(r, o, indent, level + 1));
-        if (dict) {
-            clb_jstr key;
-            CLB_TRY(clb_jto_str(r, &v->as.dict->keys[i], &key));
-            CLB_TRY(put_json_str(r, o, key, ascii));
-            CLB_TRY(put_lit(r, o, ": "));
-        }
-        CLB_TRY(clb_jout_json(r, o, dict ? &v->as.dict->values[i] : &v->as.list->items[i], ascii, indent, level + 1));
+            CLB_TRY(clb_jout_put(r, o, j->comma));
+        CLB_TRY(put_break(r, o, j, level + 1));
+        if (dict)
+            CLB_TRY(put_key(r, o, j, &d->keys[i]));
+        CLB_TRY(clb_jout_json(r, o, j, dict ? &d->values[i] : &v->as.list->items[i], level + 1));
     }
     if (n)
-        CLB_TRY(put_break(r, o, indent, level));
+        CLB_TRY(put_break(r, o, j, level));
     return put_lit(r, o, dict ? "}" : "]");
 }

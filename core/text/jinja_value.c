@@ -129,13 +129,16 @@ static bool number(const clb_jvalue *v, double *out)
     return v->type == J_BOOL || v->type == J_INT || v->type == J_FLOAT;
 }
 
-bool clb_jequal(const clb_jvalue *a, const clb_jvalue *b)
+/* `left`: how many values may still be looked at, `depth`: how deep. Lists of a template may hold themselves: what cannot
+ * be told apart within the bounds counts as different. */
+static bool equal(const clb_jvalue *a, const clb_jvalue *b, unsigned depth, size_t *left)
 {
     double x, y;
     if (number(a, &x) && number(b, &y))
         return x == y;
-    if (a->type != b->type)
+    if (a->type != b->type || *left == 0 || depth > CLB_JINJA_MAX_DEPTH)
         return false;
+    --*left;
     switch (a->type) {
     case J_UNDEFINED:
     case J_NONE:
@@ -143,17 +146,37 @@ bool clb_jequal(const clb_jvalue *a, const clb_jvalue *b)
     case J_STR:
         return a->as.s.n == b->as.s.n && memcmp(a->as.s.p, b->as.s.p, a->as.s.n) == 0;
     case J_LIST:
+        if (a->as.list == b->as.list)
+            return true;
         if (a->as.list->n != b->as.list->n)
             return false;
         for (size_t i = 0; i < a->as.list->n; i++)
-            if (!clb_jequal(&a->as.list->items[i], &b->as.list->items[i]))
+            if (!equal(&a->as.list->items[i], &b->as.list->items[i], depth + 1, left))
                 return false;
         return true;
     case J_DICT:
-        return a->as.dict == b->as.dict;
+        if (a->as.dict == b->as.dict)
+            return true;
+        if (a->as.dict->n != b->as.dict->n || a->as.dict->namespace || b->as.dict->namespace)
+            return false;
+        for (size_t i = 0; i < a->as.dict->n; i++) {
+            const clb_jvalue *other = NULL;
+            for (size_t k = 0; k < b->as.dict->n && !other && *left; k++)
+                if (equal(&a->as.dict->keys[i], &b->as.dict->keys[k], depth + 1, left))
+                    other = &b->as.dict->values[k];
+            if (!other || !equal(&a->as.dict->values[i], other, depth + 1, left))
+                return false;
+        }
+        return true;
     default:
         return false;
     }
+}
+
+bool clb_jequal(const clb_jvalue *a, const clb_jvalue *b)
+{
+    size_t left = 1000000;
+    return equal(a, b, 0, &left);
 }
 
 int clb_jorder(clb_jrun *r, const clb_jvalue *a, const clb_jvalue *b, int *out)
@@ -170,12 +193,19 @@ int clb_jorder(clb_jrun *r, const clb_jvalue *a, const clb_jvalue *b, int *out)
         return COLIBRI_OK;
     }
     if (a->type == J_LIST && b->type == J_LIST) {
+        *out = 0;
+        if (++r->depth > 4 * CLB_JINJA_MAX_DEPTH)
+            return clb_jfail(r, COLIBRI_E_LIMIT, "a value is nested too deeply");
         for (size_t i = 0; i < a->as.list->n && i < b->as.list->n; i++) {
+            if (++r->steps > CLB_JINJA_MAX_STEPS)
+                return clb_jfail(r, COLIBRI_E_LIMIT, "comparing too much");
             CLB_TRY(clb_jorder(r, &a->as.list->items[i], &b->as.list->items[i], out));
             if (*out)
-                return COLIBRI_OK;
+                break;
         }
-        *out = (a->as.list->n > b->as.list->n) - (a->as.list->n < b->as.list->n);
+        r->depth--;
+        if (*out == 0)
+            *out = (a->as.list->n > b->as.list->n) - (a->as.list->n < b->as.list->n);
         return COLIBRI_OK;
     }
     return clb_jfail(r, COLIBRI_E_USAGE, "cannot order %s and %s", clb_jtype_name(a), clb_jtype_name(b));

@@ -288,18 +288,24 @@ static uint32_t list_kept(clb_kv_seq *seq, uint32_t n)
     return n_kept;
 }
 
+static bool merges(const clb_kv_seq *seq)
+{
+    return CLB_KV_HAS(seq->strategy, merge) && !seq->gives_up;
+}
+
 /* The survivors in seq->keep move together; in between dropped values may be merged. */
 static void carry_out(clb_kv_seq *seq, const struct colibri_kv_view *view, uint32_t n_kept)
 {
     clb_kv_head *h = &seq->heads[(size_t)view->layer * seq->cache->layout.n_kv_heads + view->kv_head];
-    bool merge = CLB_KV_HAS(seq->strategy, merge) && !seq->gives_up && n_kept < view->n;
-    const uint64_t t0 = clb_now_ns();
-    if (merge && !clb_kv_merge_plan(seq, view, h, n_kept)) {
-        report(seq, FAULT_MERGE);
-        merge = false;
-    }
-    if (merge)
+    bool merge = merges(seq) && n_kept < view->n;
+    if (merge) {
+        const uint64_t t0 = clb_now_ns();
+        merge = clb_kv_merge_ask(seq, view);
         check_time(seq, t0);
+        merge = merge && clb_kv_merge_plan(seq, view, h, n_kept);
+        if (!merge)
+            report(seq, FAULT_MERGE);
+    }
     clb_kv_compact(seq, view->layer, view->kv_head, n_kept);
     if (merge)
         clb_kv_merge_apply(seq, h, n_kept);
@@ -397,12 +403,17 @@ static void select_across(clb_kv_seq *seq, uint32_t layer, uint32_t trigger)
     check_time(seq, t1 - spent);
     if (fault != FAULT_NONE)
         report(seq, fault);
+    const bool accepted = asked && fault == FAULT_NONE;
     for (uint32_t head = 0; head < n_heads; head++) {
-        if (!asked || fault != FAULT_NONE)
+        if (!accepted)
             keep_ends(seq, &views[head], even);
         else
             keep_best(seq, &views[head], seq->score + (size_t)head * seq->scratch_cap, seq->across.n_keep[head]);
-        carry_out(seq, &views[head], list_kept(seq, views[head].n));
+        const uint32_t n_kept = list_kept(seq, views[head].n);
+        /* Of what the views share, only the last one's is left: for merging each is made again. */
+        if (merges(seq) && n_kept < views[head].n)
+            views[head] = view_of(seq, layer, head, accepted ? seq->across.n_keep[head] : even, trigger, &readers[head]);
+        carry_out(seq, &views[head], n_kept);
     }
 }
 

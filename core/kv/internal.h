@@ -163,7 +163,9 @@ void clb_kv_index_free(clb_kv_cache *cache);
 /* Row i of a head as floats, as it was written (not turned, see turn_k and turn_v of the layout). */
 void clb_kv_read_k(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
 void clb_kv_read_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
-/* Puts another value into row i, which is not shared. */
+/* ... value i from its F16 copy in the recent window, which it has. */
+void clb_kv_read_recent_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out);
+/* Puts another value into row i, which is not shared, and into its copy in the recent window, if it has one. */
 void clb_kv_change_v(clb_kv_seq *seq, clb_kv_head *head, uint32_t i, const float *v);
 
 /* recent.c: F16 copies of the last positions, where K or V is quantized. */
@@ -224,7 +226,11 @@ void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_k
 /* strategy.c: seq has its traits, ctx and budget. */
 int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err);
 
-/* merge.c: for strategies with merge */
+/* merge.c: for strategies with merge. seq->keep and seq->kept[0..n_kept) say what stays; all before the rows move but the last.
+ */
+/* The strategy's answer into seq->into and seq->weight; false if it is bad. */
+bool clb_kv_merge_ask(clb_kv_seq *seq, const struct colibri_kv_view *view);
+/* Makes seq->merged of it, for the new rows j with seq->into[j] == 1; false if a value comes out that no cache can hold. */
 bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, const clb_kv_head *h, uint32_t n_kept);
 void clb_kv_merge_apply(clb_kv_seq *seq, clb_kv_head *h, uint32_t n_kept);
 

@@ -4,12 +4,9 @@
 
 #include "kv/internal.h"
 
-/* Before the rows move: makes seq->merged of what the strategy wants, for new rows j with seq->into[j] == 1. Returns false if the
- * answer is bad. seq->kept[0..n_kept) are the indexes that stay. */
-bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, const clb_kv_head *h, uint32_t n_kept)
+bool clb_kv_merge_ask(clb_kv_seq *seq, const struct colibri_kv_view *view)
 {
-    const uint32_t n = view->n, dim = seq->cache->layout.v_dim;
-    float *const row = seq->merged + (size_t)n_kept * dim; /* n_kept < n: there is room behind the results */
+    const uint32_t n = view->n;
     for (uint32_t i = 0; i < n; i++) {
         seq->into[i] = UINT32_MAX;
         seq->weight[i] = 0;
@@ -20,10 +17,28 @@ bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, cons
         if (!seq->keep[i] && seq->into[i] != UINT32_MAX &&
             (seq->into[i] >= n || !seq->keep[seq->into[i]] || !isfinite(seq->weight[i])))
             return false;
+    return true;
+}
+
+/* Value i as the next query reads it: what it reads from an F16 copy must not lose digits to the quantized page. */
+static void read_value(const clb_kv_seq *seq, const clb_kv_head *h, uint32_t recent_begin, uint32_t i, float *out)
+{
+    if (i >= recent_begin)
+        clb_kv_read_recent_v(seq->cache, h, i, out);
+    else
+        clb_kv_read_v(seq->cache, h, i, out);
+}
+
+bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, const clb_kv_head *h, uint32_t n_kept)
+{
+    const uint32_t n = view->n, dim = seq->cache->layout.v_dim;
+    const bool lossy = clb_kv_recent_on(seq) && clb_kv_type_quantized(seq->cache->layout.v_type);
+    const uint32_t recent = lossy ? clb_kv_recent_begin(seq, view->layer, view->kv_head, 0) : UINT32_MAX;
+    float *const row = seq->merged + (size_t)n_kept * dim; /* n_kept < n: there is room behind the results */
     uint32_t rank = 0;
     for (uint32_t i = 0; i < n; i++) /* from here on keep has no more use as flags: it says who got something */
         if (seq->keep[i])
-            clb_kv_read_v(seq->cache, h, i, seq->merged + (size_t)rank++ * dim);
+            read_value(seq, h, recent, i, seq->merged + (size_t)rank++ * dim);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t to = seq->into[i];
         if (seq->keep[i] || to == UINT32_MAX)
@@ -36,7 +51,7 @@ bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, cons
             else
                 end = mid;
         }
-        clb_kv_read_v(seq->cache, h, i, row);
+        read_value(seq, h, recent, i, row);
         for (uint32_t d = 0; d < dim; d++)
             seq->merged[(size_t)at * dim + d] += seq->weight[i] * row[d];
         seq->keep[to] = 2;

@@ -135,6 +135,14 @@ void clb_kv_read_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t 
     load_row(l->v_type, l->turn_v, place(cache, head->v_pages, i, cache->v_row), l->v_dim, out);
 }
 
+void clb_kv_read_recent_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out)
+{
+    const clb_kv_layout *l = &cache->layout;
+    assert(i >= head->recent_first && head->n_recent);
+    load_row(COLIBRI_TYPE_F16, l->turn_v, place(cache, head->v_recent, i - head->recent_first, cache->v_recent_row),
+             l->v_dim, out);
+}
+
 static void store_k(const clb_kv_cache *cache, const clb_kv_head *h, uint32_t i, const float *k)
 {
     const clb_kv_layout *l = &cache->layout;

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,28 +31,23 @@ static int read_budget(clb_evaluation *e, clb_error *err)
 {
     const char *const text = clb_args_value(e->args, "budget");
     const bool counted = e->choice.traits.evicts || e->choice.picks_pages;
-    if (text && e->choice.budget)
+    if (text && clb_kv_choice_bounded(&e->choice))
         return clb_fail(err, COLIBRI_E_USAGE, "--budget and --kv-budget exclude each other");
     if (text && !counted)
         return clb_fail(err, COLIBRI_E_USAGE,
                         "--budget does not apply: the KV strategy %.80s keeps everything (--kv-strategy)",
                         e->choice.name);
-    if (!text && counted && !e->choice.budget)
+    if (!text && counted && !clb_kv_choice_bounded(&e->choice))
         return clb_fail(err, COLIBRI_E_USAGE,
                         "how much may the KV strategy %.80s keep? Give a share of each item (--budget 25%%) or a "
                         "number of positions",
                         e->choice.name);
     if (!text) {
         if (counted)
-            snprintf(e->budget, sizeof e->budget, "%u", e->choice.budget);
+            snprintf(e->budget, sizeof e->budget, "%u", clb_kv_choice_budget(&e->choice, e->engine->ctx));
         return COLIBRI_OK;
     }
-    char *end;
-    const double v = strtod(text, &end);
-    const bool share = *end == '%' && !end[1];
-    if (end == text || strlen(text) >= sizeof e->budget || !(v > 0) ||
-        (share ? v > 100 : *end != '\0' || v > (1u << 24) || v < 1 || v > floor(v)))
-        return clb_fail(err, COLIBRI_E_USAGE, "--budget %.40s: must be a share (25%%) or a number of positions", text);
+    CLB_TRY(clb_kvc_check_budget("budget", text, err));
     snprintf(e->budget, sizeof e->budget, "%s", text);
     return COLIBRI_OK;
 }

@@ -109,6 +109,9 @@ int clb_kvc_add_record(clb_kvc *c, const clb_kvc_record *record, clb_error *err)
 int clb_kvc_add_raster(clb_kvc *c, const clb_kvc_raster *raster, clb_error *err);
 /* The setting of a strategy at a budget; CLB_KVC_NONE: not there. */
 uint32_t clb_kvc_cell(const clb_kvc *c, uint32_t name, uint32_t size);
+/* A budget is "25%" or "512". USAGE, with the flag's name, if it is neither. */
+#define CLB_KVC_BUDGET_TEXT 32
+int clb_kvc_check_budget(const char *flag, const char *text, clb_error *err);
 /* Share that a budget in per cent means; NAN for a number of positions. */
 double clb_kvc_budget_share(const char *budget);
 

@@ -4,10 +4,12 @@
 #include <string.h>
 
 #include "compare_kv.h"
+#include "config/value.h"
 
 #define MOST_SETTINGS 4096u
 #define MOST_TASKS    256u
 #define MOST_ITEMS    1000000u
+#define MOST_POSITIONS (1u << 24)
 
 const char *clb_kvc_kind_name(enum clb_kvc_kind kind)
 {
@@ -39,11 +41,21 @@ static int copy(char **out, const char *text, clb_error *err)
 
 double clb_kvc_budget_share(const char *budget)
 {
-    char *end;
+    clb_share share;
     if (!*budget)
         return 1;
-    const double v = strtod(budget, &end);
-    return end != budget && *end == '%' && !end[1] && v > 0 ? v / 100 : (double)NAN;
+    return !clb_parse_share(budget, &share, NULL) && share.part > 0 ? share.part : (double)NAN;
+}
+
+int clb_kvc_check_budget(const char *flag, const char *text, clb_error *err)
+{
+    clb_share share;
+    if (clb_parse_share(text, &share, err))
+        return clb_context(err, "--%s", flag);
+    if ((share.n == 0 && !(share.part > 0)) || share.n > MOST_POSITIONS || strlen(text) >= CLB_KVC_BUDGET_TEXT)
+        return clb_fail(err, COLIBRI_E_USAGE, "--%s %.40s: must be a share (25%%) or a number of positions, at most %u",
+                        flag, text, MOST_POSITIONS);
+    return COLIBRI_OK;
 }
 
 /* The whole, shares from large to small, then numbers of positions from large to small. */

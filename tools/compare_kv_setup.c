@@ -33,11 +33,7 @@ int clb_kvc_parse_number(clb_args *args, const char *flag, uint32_t initial, uin
 static int add_budget(void *ctx, const char *item, clb_error *err)
 {
     struct clb_kvc_grid_run *const g = ctx;
-    char *end;
-    const double v = strtod(item, &end);
-    const bool share = *end == '%' && !end[1];
-    if (end == item || !(v > 0) || (share ? v > 100 : *end != '\0' || v > UINT32_MAX || v < 1 || v > floor(v)))
-        return clb_fail(err, COLIBRI_E_USAGE, "--budgets %.40s: must be a share (25%%) or a number of positions", item);
+    CLB_TRY(clb_kvc_check_budget("budgets", item, err));
     for (uint32_t i = 0; i < g->n_budgets; i++)
         if (!strcmp(g->budgets[i], item))
             return COLIBRI_OK;

@@ -25,7 +25,7 @@ typedef struct clb_evaluation {
     clb_engine *engine;
     clb_kv_reference reference;
     clb_kv_choice choice; /* as configured */
-    char budget[32];      /* "25%", "512"; "": the strategy keeps all */
+    char budget[CLB_KVC_BUDGET_TEXT]; /* "25%", "512"; "": the strategy keeps all */
     bool alone;           /* the full F16 cache is what is configured: nothing to compare it with */
     char label[256];      /* of the configured side: "h2o at 25%, q8_0" */
     uint32_t chunk, text_tokens;

@@ -112,7 +112,7 @@ static void setting_entry(FILE *out, const clb_setting_info *s, unsigned width)
     else
         snprintf(head, sizeof head, "%s--%s %s", start, s->key, s->value_name);
     clb_setting_allowed(s, allowed, sizeof allowed);
-    const bool numeric = s->type == CLB_TYPE_INT || s->type == CLB_TYPE_REAL;
+    const bool numeric = s->type == CLB_TYPE_INT || s->type == CLB_TYPE_REAL || s->type == CLB_TYPE_SHARE;
     snprintf(text, sizeof text, "%s [%s%s%s%s%s%s%s%s]", s->help, *s->fallback ? "default " : "no default", s->fallback,
              numeric && *allowed ? "; " : "", numeric ? allowed : "", s->alias ? "; also --" : "",
              s->alias ? s->alias : "", s->flag ? "; " : "", s->env);

@@ -99,6 +99,10 @@ static json_t *value_json(const clb_config *config, const clb_setting_info *info
         snprintf(digits, sizeof digits, "%" PRIu64, v);
         return v <= INT64_MAX ? json_integer((json_int_t)v) : json_string(digits); /* JSON readers stop at 2^63 */
     }
+    case CLB_TYPE_SHARE: {
+        const clb_share v = clb_config_share(config, info->id);
+        return v.part > 0 ? json_string(clb_config_text(config, info->id)) : json_integer((json_int_t)v.n);
+    }
     case CLB_TYPE_REAL:
         return json_real(clb_config_f64(config, info->id));
     case CLB_TYPE_BOOL:

@@ -160,6 +160,12 @@ uint64_t clb_config_u64(const clb_config *config, enum clb_setting id)
     return config->value[id].u;
 }
 
+clb_share clb_config_share(const clb_config *config, enum clb_setting id)
+{
+    assert(HAS_TYPE(id, 1u << CLB_TYPE_SHARE));
+    return (clb_share){config->value[id].u, config->value[id].f};
+}
+
 double clb_config_f64(const clb_config *config, enum clb_setting id)
 {
     assert(HAS_TYPE(id, 1u << CLB_TYPE_REAL));

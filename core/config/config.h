@@ -24,6 +24,14 @@ enum clb_setting {
 
 typedef struct clb_config clb_config;
 
+/* So many, or, if part is not 0, this part (at most 1) of something. */
+typedef struct clb_share {
+    uint64_t n;
+    double part;
+} clb_share;
+/* Of `whole`, at least 1 and at most all of it; a part is rounded to the nearest. */
+uint64_t clb_share_of(clb_share share, uint64_t whole);
+
 int clb_config_create(clb_config **out, clb_error *err);
 void clb_config_destroy(clb_config *config);
 
@@ -57,6 +65,7 @@ int clb_config_set_value(clb_config *config, enum clb_setting id, const char *va
 /* Typed reads; asking with the wrong type is a bug (assert). Lists are split at ':' (paths) or ',' (ids). */
 const char *clb_config_str(const clb_config *config, enum clb_setting id); /* never NULL; "" if unset */
 uint64_t clb_config_u64(const clb_config *config, enum clb_setting id);    /* integers and byte sizes */
+clb_share clb_config_share(const clb_config *config, enum clb_setting id);
 double clb_config_f64(const clb_config *config, enum clb_setting id);
 bool clb_config_bool(const clb_config *config, enum clb_setting id);
 size_t clb_config_list(const clb_config *config, enum clb_setting id, const char *const **items);

@@ -82,6 +82,8 @@ const char *clb_setting_type_name(enum clb_setting_type type)
         return "size";
     case CLB_TYPE_REAL:
         return "number";
+    case CLB_TYPE_SHARE:
+        return "whole number or share";
     case CLB_TYPE_BOOL:
         return "yes or no";
     case CLB_TYPE_ENUM:
@@ -104,6 +106,12 @@ char *clb_setting_allowed(const clb_setting_info *info, char *out, size_t n)
             snprintf(out, n, "%.15g to %.15g", info->min, info->max);
         else
             snprintf(out, n, "%s", info->type == CLB_TYPE_INT ? "0 or more" : "");
+        break;
+    case CLB_TYPE_SHARE:
+        if (bounded)
+            snprintf(out, n, "%.15g to %.15g, or a share up to 100%%", info->min, info->max);
+        else
+            snprintf(out, n, "0 or more, or a share up to 100%%");
         break;
     case CLB_TYPE_SIZE:
         snprintf(out, n, "bytes, or with K, M, G, T: 512M, 1.5GiB");

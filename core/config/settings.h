@@ -14,6 +14,7 @@ enum clb_setting_type {
     CLB_TYPE_INT,
     CLB_TYPE_SIZE,
     CLB_TYPE_REAL,
+    CLB_TYPE_SHARE, /* a whole number, or a part of something: "25%" */
     CLB_TYPE_BOOL,
     CLB_TYPE_ENUM,
     CLB_TYPE_LIST,  /* items split at ',' */

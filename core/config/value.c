@@ -101,6 +101,37 @@ int clb_parse_f64(const char *text, double *out, clb_error *err)
     return COLIBRI_OK;
 }
 
+int clb_parse_share(const char *text, clb_share *out, clb_error *err)
+{
+    const size_t n = strlen(text);
+    char number[24];
+    double percent = 0;
+    *out = (clb_share){0};
+    if (n == 0 || text[n - 1] != '%') {
+        const int rc = clb_parse_u64(text, &out->n, err);
+        if (rc == COLIBRI_E_USAGE && (!*text || text[strspn(text, "0123456789")]))
+            return clb_fail(err, rc, SHOWN " is neither a whole number nor a share, as 25%%", SHOW(text));
+        return rc;
+    }
+    if (n < 2 || n > sizeof number || text[strspn(text, "0123456789.")] != '%')
+        return clb_fail(err, COLIBRI_E_USAGE, SHOWN " is neither a whole number nor a share, as 25%%", SHOW(text));
+    memcpy(number, text, n - 1);
+    number[n - 1] = '\0';
+    if (clb_parse_f64(number, &percent, err))
+        return clb_fail(err, COLIBRI_E_USAGE, SHOWN " is neither a whole number nor a share, as 25%%", SHOW(text));
+    if (!(percent > 0 && percent <= 100))
+        return clb_fail(err, COLIBRI_E_USAGE, SHOWN " is out of range: a share is more than 0%% and at most 100%%",
+                        SHOW(text));
+    out->part = percent / 100;
+    return COLIBRI_OK;
+}
+
+uint64_t clb_share_of(clb_share share, uint64_t whole)
+{
+    const uint64_t n = share.part > 0 ? (uint64_t)round(share.part * (double)whole) : share.n;
+    return n < 1 ? 1 : n < whole ? n : whole;
+}
+
 int clb_parse_bool(const char *text, bool *out, clb_error *err)
 {
     static const char *const yes[] = {"yes", "true", "on", "1"}, *const no[] = {"no", "false", "off", "0"};
@@ -198,6 +229,13 @@ static int parse_typed(const clb_setting_info *info, clb_value *v, clb_error *er
                             clb_setting_allowed(info, allowed, sizeof allowed));
         }
         CLB_TRY(rc);
+        return check_range(info, (double)v->u, err);
+    }
+    case CLB_TYPE_SHARE: {
+        clb_share share;
+        CLB_TRY(clb_parse_share(v->text, &share, err));
+        v->u = share.n;
+        v->f = share.part;
         return check_range(info, (double)v->u, err);
     }
     case CLB_TYPE_SIZE:

@@ -49,9 +49,9 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
         e->batch = e->ctx;
     CLB_TRY(clb_kv_choice_parse(e->registry, config, NULL, &e->kv_choice, err));
     e->context_shift = clb_config_bool(config, CLB_SET_kv_context_shift);
-    if (e->kv_choice.budget > e->ctx)
-        clb_logf(e->log, COLIBRI_LOG_WARN, "kv-budget of %u positions: the context of %u limits it (--ctx)",
-                 e->kv_choice.budget, e->ctx);
+    if (e->kv_choice.budget.n > e->ctx)
+        clb_logf(e->log, COLIBRI_LOG_WARN, "kv-budget of %llu positions: the context of %u limits it (--ctx)",
+                 (unsigned long long)e->kv_choice.budget.n, e->ctx);
     e->kv_budget = clb_kv_choice_budget(&e->kv_choice, e->ctx);
     e->kv_layout = (clb_kv_layout){
         .n_layers = hp->n_layers,

@@ -108,7 +108,7 @@ static int finish(reading *r, clb_kv_choice *out, clb_error *err)
     CLB_TRY(link_children(r, out, err));
     out->positions = renumber(r->config);
     out->n_protected = (uint32_t)clb_config_u64(r->config, CLB_SET_kv_kv_protect);
-    out->budget = (uint32_t)clb_config_u64(r->config, CLB_SET_kv_kv_budget);
+    out->budget = clb_config_share(r->config, CLB_SET_kv_kv_budget);
     out->traits = clb_kv_traits_of(out->strategy, out->child, out->positions);
     out->picks_pages = !out->traits.evicts && COLIBRI_HAS(out->strategy, pick_pages) && out->strategy->pick_pages;
     return COLIBRI_OK;
@@ -125,7 +125,7 @@ static int check_use(const clb_config *config, bool configured, const clb_kv_cho
                         c->name);
     if (c->traits.evicts)
         return COLIBRI_OK;
-    if (c->budget && !c->picks_pages)
+    if (clb_kv_choice_bounded(c) && !c->picks_pages)
         return clb_fail(err, COLIBRI_E_USAGE,
                         "--kv-budget does not apply: the KV strategy \"%s\" keeps every position (choose another with "
                         "--kv-strategy)",
@@ -173,9 +173,14 @@ void clb_kv_choice_free(clb_kv_choice *c)
     *c = (clb_kv_choice){0};
 }
 
+bool clb_kv_choice_bounded(const clb_kv_choice *c)
+{
+    return c->budget.n || c->budget.part > 0;
+}
+
 uint32_t clb_kv_choice_budget(const clb_kv_choice *c, uint32_t ctx)
 {
-    return c->budget && c->budget < ctx ? c->budget : ctx;
+    return clb_kv_choice_bounded(c) ? (uint32_t)clb_share_of(c->budget, ctx) : ctx;
 }
 
 bool clb_kv_choice_lossy(const clb_kv_choice *c)

@@ -16,7 +16,7 @@ typedef struct clb_kv_choice {
     struct colibri_kv_child *child;             /* what it wraps; NULL: nothing */
     enum clb_kv_renumber positions;
     uint32_t n_protected;
-    uint32_t budget; /* positions per (layer, head) as configured; 0: the context length */
+    clb_share budget; /* positions per (layer, head) as configured, or a part of the context length; 0: all of it */
     clb_kv_traits traits;
     bool picks_pages; /* drops nothing, but new tokens look at `budget` positions only */
     const struct clb_kv_future *future; /* what COLIBRI_KV_NEED_FUTURE asks; NULL: unknown. Set by whoever knows */
@@ -31,6 +31,7 @@ int clb_kv_choice_parse(clb_registry *registry, const clb_config *config, const 
                         clb_error *err);
 void clb_kv_choice_free(clb_kv_choice *choice);
 
+bool clb_kv_choice_bounded(const clb_kv_choice *choice); /* a budget is configured */
 /* Budget in positions for a context of `ctx` tokens; at most ctx, at least 1. */
 uint32_t clb_kv_choice_budget(const clb_kv_choice *choice, uint32_t ctx);
 /* Results may differ from those of the full cache. */

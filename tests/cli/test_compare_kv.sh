@@ -218,7 +218,7 @@ echo '{"prompt": "other", "answer": " x"}' >>recall.jsonl
 refuse 2 "task recall.jsonl is another one" "${one[@]}" --jsonl part.jsonl --continue
 refuse 2 "nothing to try the strategies on" "${grid[@]}" --strategies random
 refuse 2 "must be text=FILE, recall=FILE or passkey=FILE" "${grid[@]}" --strategies random --task needle=recall.jsonl
-refuse 2 "must be a share (25%) or a number" "${grid[@]}" --strategies random --task text=held.txt --budgets 0%
+refuse 2 "--budgets: '0%' is out of range: a share is more than 0%" "${grid[@]}" --strategies random --task text=held.txt --budgets 0%
 refuse 2 "behind @ stands original or compact" "${grid[@]}" --strategies random@new --task text=held.txt
 refuse 2 "needs room for the full cache" "${grid[@]}" --kv-strategy random --kv-budget 64 --strategies h2o --task text=held.txt
 refuse 5 "line 1" "${grid[@]}" --strategies random --task recall=pass.json

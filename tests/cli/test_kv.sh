@@ -3,8 +3,8 @@
 . "$(dirname "$0")/lib.sh"
 c=$COLIBRI
 MODEL=$SOURCE_DIR/examples/tiny-moe/tiny-moe-q4_k_m.gguf
-text="In the beginning God created the heaven and the earth."
-ask() { "$c" run -m "$MODEL" --raw --temperature 0 --ignore-eos --threads 2 "$@" "$text"; }
+prompt="In the beginning God created the heaven and the earth."
+ask() { "$c" run -m "$MODEL" --raw --temperature 0 --ignore-eos --threads 2 "$@" "$prompt"; }
 kv() { # kv EXPRESSION: of the last run's JSON, o is all of it, kv the figures of the cache
     python3 -c "import json, sys
 o = json.load(open(sys.argv[1])); kv = o['stats']['kv']
@@ -54,6 +54,30 @@ run 0 ask -n 20 --kv-strategy quest --kv-budget 48 --json # a budget of attentio
 kv 'kv["evicted"] == 0 and kv["lossy"] and kv["budget"] == 48'
 run 0 ask -n 120 --kv-strategy sliding-window --kv-budget 48 --kv-positions compact --kv-protect 7 --json
 kv 'kv["positions"] == "compact" and kv["protected"] == 7'
+
+# a share of the context is so many positions, from a flag, a file and the environment
+run 0 ask -n 150 -c 384 --kv-budget 48 --kv-strategy h2o --json
+cp "$WORK/out" "$WORK/number.json"
+printf '[kv]\nkv-budget = 12.5%%\nkv-strategy = h2o\n' >"$WORK/share.ini"
+for how in "--kv-budget 12.5% --kv-strategy h2o" "--config $WORK/share.ini" "--set kv.kv-budget=12.5% --kv-strategy h2o"; do
+    run 0 ask -n 150 -c 384 $how --json
+    kv 'kv["budget"] == 48'
+    python3 - "$WORK/number.json" "$WORK/out" <<'PY' || fail "$how gives other figures than 48 positions of 384"
+import json, sys
+a, b = (json.load(open(f)) for f in sys.argv[1:])
+assert a["tokens"] == b["tokens"] and a["stats"]["kv"] == b["stats"]["kv"], (a["stats"]["kv"], b["stats"]["kv"])
+PY
+done
+run 0 env COLIBRI_KV_BUDGET=12.5% "$c" run -m "$MODEL" --raw --temperature 0 -n 4 -c 384 --kv-strategy h2o --stats "$prompt"
+err "keeps 48 of 384 per layer and head"
+run 0 "$c" config list --set kv.kv-budget=25%
+out "kv-budget = 25% ; --set"
+refuse 2 "--kv-budget: '0%' is out of range: a share is more than 0% and at most 100%" ask --kv-strategy h2o --kv-budget 0%
+refuse 2 "--kv-budget: '101%' is out of range" ask --kv-strategy h2o --kv-budget 101%
+refuse 2 "--kv-budget: '25 %' is neither a whole number nor a share, as 25%" ask --kv-strategy h2o --kv-budget "25 %"
+refuse 2 "--kv-budget: '2.5' is neither" ask --kv-strategy h2o --kv-budget 2.5
+refuse 2 "--kv-budget does not apply" ask --kv-budget 25%
+refuse 2 "exceed the budget of 1;" ask -c 384 --kv-strategy streaming --kv-budget 0.1%
 
 # ---- the context is full --------------------------------------------------------------------------------------------------
 refuse 8 "tokens, the context holds 8: raise --ctx or choose a --kv-strategy that evicts" ask -c 8

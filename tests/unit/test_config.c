@@ -185,6 +185,36 @@ static void sizes(void **state)
     }
 }
 
+static void shares(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t n, of_1000, of_3;
+        double part;
+    } good[] = {{"7", 7, 7, 3, 0},           {"1000", 1000, 1000, 3, 0}, {"25%", 0, 250, 1, 0.25},
+                {"12.5%", 0, 125, 1, 0.125}, {"100%", 0, 1000, 3, 1},    {"0.001%", 0, 1, 1, 0.00001},
+                {"50.%", 0, 500, 2, 0.5},    {"99.96%", 0, 1000, 3, 0.9996}};
+    clb_error err;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        clb_share v = {9, 9};
+        assert_ok(clb_parse_share(good[i].text, &v, &err), &err);
+        assert_int_equal(v.n, good[i].n);
+        assert_true(v.part > good[i].part - 1e-12 && v.part < good[i].part + 1e-12);
+        assert_int_equal(clb_share_of(v, 1000), good[i].of_1000);
+        assert_int_equal(clb_share_of(v, 3), good[i].of_3);
+    }
+    clb_config *config = fresh();
+    assert_int_equal(clb_config_share(config, CLB_SET_kv_kv_budget).n, 0);
+    assert_ok(load(config, "[kv]\nkv-budget = 12.5%\n", &err), &err);
+    assert_true(clb_config_share(config, CLB_SET_kv_kv_budget).part == 0.125);
+    assert_string_equal(clb_config_text(config, CLB_SET_kv_kv_budget), "12.5%");
+    assert_ok(clb_config_set(config, "kv-budget=300", "--set", &err), &err); /* nothing is left of the share */
+    assert_int_equal(clb_config_share(config, CLB_SET_kv_kv_budget).n, 300);
+    assert_true(clb_config_share(config, CLB_SET_kv_kv_budget).part == 0);
+    clb_config_destroy(config);
+}
+
 static void numbers(void **state)
 {
     (void)state;
@@ -236,6 +266,19 @@ static void mistakes_are_located_and_explained(void **state)
     refuse("[store]\nmode =\n", COLIBRI_E_USAGE, "is none of");
     refuse("[memory]\nmlock = maybe\n", COLIBRI_E_USAGE, "test.ini:2: memory.mlock: 'maybe' is not yes or no");
     refuse("[memory]\nmax-memory = 8 gigs\n", COLIBRI_E_USAGE, "is not a size");
+    refuse("[kv]\nkv-budget = 0%\n", COLIBRI_E_USAGE,
+           "kv.kv-budget: '0%' is out of range: a share is more than 0% and at most 100%");
+    refuse("[kv]\nkv-budget = 100.1%\n", COLIBRI_E_USAGE, "'100.1%' is out of range");
+    refuse("[kv]\nkv-budget = 16777217\n", COLIBRI_E_USAGE,
+           "16777217 is out of range; allowed: 0 to 16777216, or a share up to 100%");
+    static const char *const no_share[] = {"%",    "25 %",  "25%%",  "-5%",  "1e1%",    "0x10%", "1.2.3%", ".%",
+                                           "nan%", "inf%",  "2.5",   "-3",   "x",       "",      "25%x",   "+5%",
+                                           "25,5%", "18446744073709551616", "1000000000000000000000000000000000%"};
+    for (size_t i = 0; i < sizeof no_share / sizeof *no_share; i++) {
+        char ini[100];
+        snprintf(ini, sizeof ini, "[kv]\nkv-budget = %s\n", no_share[i]);
+        refuse(ini, COLIBRI_E_USAGE, "kv.kv-budget: '");
+    }
     refuse("[plugins]\npath = /a::/b\n", COLIBRI_E_USAGE, "empty item");
     refuse("[plugins]\npath = /a:b\n", COLIBRI_E_USAGE, "'b' is not an absolute folder");
     refuse("[plugins]\nprefer = a,\n", COLIBRI_E_USAGE, "empty item");
@@ -578,6 +621,7 @@ int main(void)
         cmocka_unit_test(every_type_is_read),
         cmocka_unit_test(sizes),
         cmocka_unit_test(numbers),
+        cmocka_unit_test(shares),
         cmocka_unit_test(mistakes_are_located_and_explained),
         cmocka_unit_test(syntax_errors),
         cmocka_unit_test(long_lines_survive),

@@ -22,6 +22,19 @@ typedef struct clb_job {
     size_t y_stride;
 } clb_job;
 
+/* What an adapter adds to rows of a product (forward_lora.h): row t gets row_scale[row of its input] * strength * (B t). */
+typedef struct clb_delta {
+    const float *t; /* A x of the job's row t: t + t * t_stride, [rank] */
+    size_t t_stride;
+    const float *b; /* [rank][n_out] */
+    uint32_t rank, n_out;
+    const float *row_scale;
+    float strength;
+} clb_delta;
+/* Columns [col, col + n) of the job's row t, whose input is row x_row, at y. */
+void clb_delta_add(const struct colibri_vecops *ops, const clb_delta *deltas, uint32_t n_deltas, uint32_t t, uint32_t x_row,
+                   uint32_t col, uint32_t n, float *y);
+
 /* The input half of a gated feed-forward: row out_first + t of the result is silu(gate row) * (up row) of product row
  * t. */
 typedef struct clb_glu_job {
@@ -32,6 +45,8 @@ typedef struct clb_glu_job {
     uint32_t x_first;
     uint32_t n_x;
     uint32_t out_first;
+    const clb_delta *gate_deltas, *up_deltas; /* added before the activation */
+    uint32_t n_gate_deltas, n_up_deltas;
 } clb_glu_job;
 
 /* The output half of a mixture of experts: jobs[j] is expert j's down product, whose row t is place x_first + t of
@@ -70,9 +85,9 @@ int clb_compute_prepare(clb_compute *c, const clb_matrix *m, clb_error *err);
 
 int clb_compute_run(clb_compute *c, const clb_job *jobs, uint32_t n_jobs, clb_error *err);
 /* Rows go to `out`, which was set to `floats`, in the form that `down` will multiply: the floats themselves are written
- * only if that is what it takes. */
+ * only if that is what it takes, or with keep_floats. */
 int clb_compute_glu(clb_compute *c, const clb_glu_job *jobs, uint32_t n_jobs, clb_acts *out, float *floats,
-                    const clb_matrix *down, clb_error *err);
+                    const clb_matrix *down, bool keep_floats, clb_error *err);
 int clb_compute_mix(clb_compute *c, const clb_mix_job *mix, clb_error *err);
 /* Floats of tiles per worker that the two want for passes of max_rows rows. */
 size_t clb_compute_tile_floats(uint32_t max_rows);

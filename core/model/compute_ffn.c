@@ -37,7 +37,19 @@ struct glu {
     clb_acts *out;
     int out_form;
     float *floats;
+    bool keep_floats;
 };
+
+void clb_delta_add(const struct colibri_vecops *ops, const clb_delta *deltas, uint32_t n_deltas, uint32_t t, uint32_t x_row,
+                   uint32_t col, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n_deltas; i++) {
+        const clb_delta *d = &deltas[i];
+        const float scale = d->row_scale[x_row] * d->strength, *const v = d->t + (size_t)t * d->t_stride;
+        for (uint32_t k = 0; k < d->rank && scale != 0.0f; k++)
+            ops->axpy(y, d->b + (size_t)k * d->n_out + col, scale * v[k], n);
+    }
+}
 
 static void glu_unit(void *ctx, uint32_t unit, uint32_t worker)
 {
@@ -61,20 +73,24 @@ static void glu_unit(void *ctx, uint32_t unit, uint32_t worker)
                             tile_base(up, begin), STRIP_COLS, worker);
         for (uint32_t t = t0; t < t1; t++) {
             float *const a = gate + (size_t)(t - t0) * STRIP_COLS, *const b = up + (size_t)(t - t0) * STRIP_COLS;
-            const uint32_t row = j->out_first + t;
+            const uint32_t row = j->out_first + t, x_row = j->x_index ? j->x_index[t] : j->x_first + t;
+            clb_delta_add(g->c->ops, j->gate_deltas, j->n_gate_deltas, t, x_row, col, n_cols, a);
+            clb_delta_add(g->c->ops, j->up_deltas, j->n_up_deltas, t, x_row, col, n_cols, b);
             g->c->ops->swiglu(g->out_form < 0 ? g->floats + row * g->out->stride + col : a, a, b, n_cols);
             if (g->out_form >= 0)
                 clb_acts_quantize(g->out, g->out_form, g->c->ops, row, col, n_cols, a);
+            if (g->out_form >= 0 && g->keep_floats)
+                memcpy(g->floats + row * g->out->stride + col, a, n_cols * sizeof *a);
         }
     }
 }
 
 int clb_compute_glu(clb_compute *c, const clb_glu_job *jobs, uint32_t n_jobs, clb_acts *out, float *floats,
-                    const clb_matrix *down, clb_error *err)
+                    const clb_matrix *down, bool keep_floats, clb_error *err)
 {
     for (; n_jobs > MAX_JOBS; jobs += MAX_JOBS, n_jobs -= MAX_JOBS)
-        CLB_TRY(clb_compute_glu(c, jobs, MAX_JOBS, out, floats, down, err));
-    struct glu g = {.c = c, .jobs = jobs, .n_jobs = n_jobs, .out = out, .floats = floats};
+        CLB_TRY(clb_compute_glu(c, jobs, MAX_JOBS, out, floats, down, keep_floats, err));
+    struct glu g = {.c = c, .jobs = jobs, .n_jobs = n_jobs, .out = out, .floats = floats, .keep_floats = keep_floats};
     uint64_t total = 0, rows = 0;
     CLB_TRY(clb_acts_promise(out, down->format, &g.out_form, err));
     for (uint32_t i = 0; i < n_jobs; i++) {

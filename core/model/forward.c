@@ -120,6 +120,11 @@ void clb_forward_cancel_by(clb_forward *f, bool (*cancelled)(void *ctx), void *c
     f->options.cancelled_ctx = ctx;
 }
 
+void clb_forward_set_lora(clb_forward *f, const clb_lora_set *set)
+{
+    f->default_lora = set;
+}
+
 int clb_forward_create(const clb_forward_options *options, clb_forward **out, clb_error *err)
 {
     *out = NULL;
@@ -171,6 +176,7 @@ void clb_forward_destroy(clb_forward *f)
         f->moe_layers};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+    clb_forward_lora_free(&f->lora);
     clb_acts_free(&f->acts_h);
     clb_acts_free(&f->acts_att);
     clb_acts_free(&f->acts_ff);
@@ -314,11 +320,11 @@ static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
     CLB_TRY(before_ffn(&to_ffn, l, err));
     struct between to_next = {.f = f, .join = true};
     if (l->moe < 0) {
-        CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff, f->branch, err));
+        CLB_TRY(clb_forward_dense_ffn(f, il, hp->n_ff, f->branch, err));
     } else {
-        CLB_TRY(clb_forward_moe(f, l, f->branch, &to_next.mix, err));
+        CLB_TRY(clb_forward_moe(f, il, f->branch, &to_next.mix, err));
         if (l->gate.tensor) { /* shared expert: its own branch, added to the routed ones */
-            CLB_TRY(clb_forward_dense_ffn(f, l, hp->n_ff_shared, f->shared, err));
+            CLB_TRY(clb_forward_dense_ffn(f, il, hp->n_ff_shared, f->shared, err));
             to_next.extra = f->shared;
         }
     }
@@ -386,6 +392,7 @@ static int run_layers(clb_forward *f, clb_error *err)
             }
     }
     CLB_TRY(clb_attention_reserve(f, most, err));
+    CLB_TRY(clb_forward_lora_begin(f, err));
     if (f->model->n_moe_layers)
         clb_store_step(f->model->store, phase, f->n_rows, f->n_spans);
     clb_compute_rows(&f->compute, f->n_rows, 4, embed_row, f);

@@ -7,6 +7,7 @@
 
 #include "kv/kv.h"
 #include "model/compute.h"
+#include "model/lora.h"
 #include "model/model.h"
 
 typedef struct clb_span {
@@ -16,6 +17,7 @@ typedef struct clb_span {
     uint32_t n_logits; /* logits wanted for the last n_logits rows */
     enum colibri_phase phase;
     bool prefill_done; /* the span holds the last token of the prompt */
+    const clb_lora_set *lora; /* adapters of the sequence; NULL: the default ones */
     bool hidden;       /* the final norm's output of all its rows goes to the sink; n_logits is 0 then */
 } clb_span;
 
@@ -48,6 +50,8 @@ void clb_forward_destroy(clb_forward *f);
 /* Adds the times of every pass from now on to *profile; NULL: no more. */
 void clb_forward_profile(clb_forward *f, clb_profile *profile);
 
+/* Adapters of spans that name none, borrowed; NULL: none. */
+void clb_forward_set_lora(clb_forward *f, const clb_lora_set *set);
 /* Asks this instead of the options' `cancelled` from now on; NULL: never. */
 void clb_forward_cancel_by(clb_forward *f, bool (*cancelled)(void *ctx), void *ctx);
 

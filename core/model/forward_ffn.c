@@ -6,12 +6,13 @@
 #include "ops/ops.h"
 
 /* out[row] = down(silu(gate(h)) * up(h)) */
-int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, float *out, clb_error *err)
+int clb_forward_dense_ffn(clb_forward *f, uint32_t il, uint32_t n_ff, float *out, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
+    const clb_layer *l = &f->model->layers[il];
     clb_compute_phase(&f->compute, CLB_PHASE_DENSE_IN);
     clb_acts_set(&f->acts_ff, f->gate, n_ff, f->n_rows, n_ff);
-    const clb_glu_job in = {
+    clb_glu_job in = {
         .gate = &l->gate.m,
         .up = &l->up.m,
         .w_gate = l->gate.m.data,
@@ -19,10 +20,13 @@ int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, flo
         .acts = &f->acts_h,
         .n_x = f->n_rows,
     };
-    CLB_TRY(clb_compute_glu(&f->compute, &in, 1, &f->acts_ff, f->gate, &l->down.m, err));
+    CLB_TRY(clb_forward_lora_glu(f, il, &in, err));
+    const bool keep = clb_forward_lora_changes(f, il, CLB_LORA_DOWN);
+    CLB_TRY(clb_compute_glu(&f->compute, &in, 1, &f->acts_ff, f->gate, &l->down.m, keep, err));
     clb_compute_phase(&f->compute, CLB_PHASE_DENSE_DOWN);
     const clb_job down = {&l->down.m, l->down.m.data, &f->acts_ff, NULL, 0, f->n_rows, out, hp->n_embd};
-    return clb_compute_run(&f->compute, &down, 1, err);
+    CLB_TRY(clb_compute_run(&f->compute, &down, 1, err));
+    return clb_forward_lora_add(f, il, CLB_LORA_DOWN, &f->acts_ff, out, hp->n_embd, err);
 }
 
 /* ---- mixture of experts ---- */
@@ -93,9 +97,10 @@ static void down_jobs(clb_forward *f, const clb_expert_layer *x, const clb_lease
 
 /* Gate, up, activation and down of the leased experts: two parallel loops (one more per 256 experts). `out`: these are
  * all experts of the step, and their weighted sum goes there; NULL: products go to expert_out. */
-static int compute_wave(clb_forward *f, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
+static int compute_wave(clb_forward *f, uint32_t il, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
                         uint32_t n, float *out, clb_error *err)
 {
+    const bool keep = clb_forward_lora_changes(f, il, CLB_LORA_EXPERT_DOWN);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t u = unions[i];
         f->glu_jobs[i] = (clb_glu_job){.gate = &x->part[CLB_PART_GATE],
@@ -107,12 +112,18 @@ static int compute_wave(clb_forward *f, const clb_expert_layer *x, const clb_lea
                                        .n_x = f->union_rows[u],
                                        .out_first = f->union_first[u]};
     }
+    for (uint32_t i = 0; i < n && f->lora.n; i++)
+        f->want_ids[i] = leases[i].expert; /* free until the next wave */
     clb_compute_phase(&f->compute, CLB_PHASE_EXPERT_IN);
-    CLB_TRY(clb_compute_glu(&f->compute, f->glu_jobs, n, &f->acts_pairs, f->expert_act, &x->part[CLB_PART_DOWN], err));
+    CLB_TRY(clb_forward_lora_experts(f, il, f->glu_jobs, f->want_ids, n, err));
+    CLB_TRY(
+        clb_compute_glu(&f->compute, f->glu_jobs, n, &f->acts_pairs, f->expert_act, &x->part[CLB_PART_DOWN], keep, err));
     clb_compute_phase(&f->compute, CLB_PHASE_EXPERT_DOWN);
     down_jobs(f, x, leases, unions, n);
-    if (!out)
-        return clb_compute_run(&f->compute, f->jobs, n, err);
+    if (!out) {
+        CLB_TRY(clb_compute_run(&f->compute, f->jobs, n, err));
+        return clb_forward_lora_down(f, il, f->jobs, f->want_ids, n, err);
+    }
     const clb_mix_job mix = {
         .jobs = f->jobs,
         .n_jobs = n,
@@ -136,8 +147,9 @@ void clb_forward_mix_row(const clb_forward *f, uint32_t row, float *out)
     }
 }
 
-int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, clb_error *err)
+int clb_forward_moe(clb_forward *f, uint32_t il, float *out, bool *mix, clb_error *err)
 {
+    const clb_layer *l = &f->model->layers[il];
     const clb_hparams *hp = f->hp;
     clb_store *store = f->model->store;
     const uint32_t moe = (uint32_t)l->moe;
@@ -146,6 +158,7 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, c
                             f->n_rows,    f->router_probs,  hp->n_experts};
     clb_compute_phase(&f->compute, CLB_PHASE_ROUTER);
     CLB_TRY(clb_compute_run(&f->compute, &router, 1, err));
+    CLB_TRY(clb_forward_lora_add(f, il, CLB_LORA_ROUTER, &f->acts_h, f->router_probs, hp->n_experts, err));
     struct route_ctx rc = {f, l};
     clb_compute_rows(&f->compute, f->n_rows, 4, route_row, &rc);
     if (f->options.adjust_route)
@@ -174,7 +187,8 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, c
     uint32_t n_pending = n_union;
     for (uint32_t u = 0; u < n_union; u++)
         f->pending[u] = u;
-    const bool few = (uint64_t)f->n_rows * hp->top_k <= CLB_MIX_PAIRS;
+    const bool few =
+        (uint64_t)f->n_rows * hp->top_k <= CLB_MIX_PAIRS && !clb_forward_lora_changes(f, il, CLB_LORA_EXPERT_DOWN);
     *mix = true;
     while (n_pending) {
         clb_compute_phase(&f->compute, CLB_PHASE_STORE);
@@ -197,7 +211,7 @@ int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, c
             f->pending[i] = u;
         }
         *mix = !few || got != n_union;
-        const int rc2 = compute_wave(f, x, f->leases, f->pending, got, *mix ? NULL : out, err);
+        const int rc2 = compute_wave(f, il, x, f->leases, f->pending, got, *mix ? NULL : out, err);
         clb_store_release(store, moe, f->leases, got);
         CLB_TRY(rc2);
         n_pending -= got;

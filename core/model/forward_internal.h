@@ -3,6 +3,7 @@
 #define CLB_MODEL_FORWARD_INTERNAL_H
 
 #include "model/forward.h"
+#include "model/forward_lora.h"
 
 struct clb_forward {
     clb_forward_options options;
@@ -54,6 +55,8 @@ struct clb_forward {
     uint32_t *moe_layers; /* [n_moe_layers]: the layer's number in the model */
 
     struct clb_attention *attention;
+    const clb_lora_set *default_lora; /* of spans that name none; NULL: none */
+    clb_forward_lora lora;
 
     /* this pass */
     const clb_span *spans;
@@ -74,9 +77,9 @@ uint64_t clb_attention_floats(const clb_hparams *hp, uint32_t max_rows, uint32_t
 int clb_attention_reserve(clb_forward *f, uint32_t n_kv, clb_error *err);
 void clb_attention_run(clb_forward *f, uint32_t il);
 
-int clb_forward_dense_ffn(clb_forward *f, const clb_layer *l, uint32_t n_ff, float *out, clb_error *err);
+int clb_forward_dense_ffn(clb_forward *f, uint32_t il, uint32_t n_ff, float *out, clb_error *err);
 /* *mix: `out` was not written; the caller takes each row from clb_forward_mix_row. */
-int clb_forward_moe(clb_forward *f, const clb_layer *l, float *out, bool *mix, clb_error *err);
+int clb_forward_moe(clb_forward *f, uint32_t il, float *out, bool *mix, clb_error *err);
 /* The routers of the next layers, applied to the present state of the rows: what those layers will probably choose. Sets
  * route->n_ahead and ahead_logits (`where`: [2]); nothing if there are more than CLB_AHEAD_ROWS rows. */
 #define CLB_AHEAD_ROWS 16u

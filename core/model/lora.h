@@ -1,0 +1,71 @@
+/* LoRA adapters (Hu et al., 2021): y = W x + scale * B (A x), the base weights staying as they are.
+ *
+ * From GGUF files as convert_lora_to_gguf.py writes them: general.type "adapter", adapter.type "lora",
+ * adapter.lora.alpha, and for a weight NAME the tensors NAME.lora_a [n_in, rank] and NAME.lora_b [rank, n_out], with a
+ * third dimension for experts. The strength of an adapter is alpha / rank (1 if there is no alpha) times that of its
+ * user.
+ *
+ * Adapters are kept as floats. A x uses the exact F32 kernels; B is added element by element in order of rank, adapters in order
+ * of id: bits depend on the row and its set alone, as everywhere. */
+#ifndef CLB_MODEL_LORA_H
+#define CLB_MODEL_LORA_H
+
+#include "model/model.h"
+
+enum clb_lora_target {
+    CLB_LORA_Q,
+    CLB_LORA_K,
+    CLB_LORA_V,
+    CLB_LORA_O,
+    CLB_LORA_GATE, /* dense feed-forward or shared expert */
+    CLB_LORA_UP,
+    CLB_LORA_DOWN,
+    CLB_LORA_ROUTER,
+    CLB_LORA_EXPERT_GATE,
+    CLB_LORA_EXPERT_UP,
+    CLB_LORA_EXPERT_DOWN,
+    CLB_LORA_TARGETS
+};
+
+typedef struct clb_lora_part {
+    uint32_t rank;   /* 0: this weight is not changed */
+    clb_matrix a;    /* [rank][n_in], F32; data: of expert 0 */
+    size_t a_stride; /* floats from expert to expert */
+    float *b;        /* [experts or 1][rank][n_out] */
+    uint32_t n_out;
+} clb_lora_part;
+
+/* An open adapter. Immutable: [any-thread]. */
+typedef struct clb_lora {
+    char *name; /* general.name, or the file's */
+    char *path;
+    uint32_t id; /* the owner's: different for each; adapters of a set are added in order of id */
+    float alpha;
+    uint32_t rank; /* the largest */
+    uint32_t n_layers, n_parts;
+    uint64_t bytes;       /* of memory */
+    clb_lora_part *parts; /* [n_layers][CLB_LORA_TARGETS] */
+} clb_lora;
+
+/* FORMAT (not an adapter of this model: what differs), UNSUPPORTED (weights that cannot be changed, by name), NOMEM
+ * (more than max_bytes; 0: no limit). */
+int clb_lora_open(const clb_model *model, const char *path, uint64_t max_bytes, clb_lora **out, clb_error *err);
+void clb_lora_close(clb_lora *lora);
+
+static inline const clb_lora_part *clb_lora_part_of(const clb_lora *lora, uint32_t layer, enum clb_lora_target target)
+{
+    const clb_lora_part *p = &lora->parts[(size_t)layer * CLB_LORA_TARGETS + target];
+    return p->rank ? p : NULL;
+}
+
+/* What a sequence uses. */
+#define CLB_LORA_MOST 8u
+typedef struct clb_lora_set {
+    uint32_t n;
+    struct {
+        const clb_lora *lora;
+        float scale; /* of the user */
+    } use[CLB_LORA_MOST];
+} clb_lora_set;
+
+#endif

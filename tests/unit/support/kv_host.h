@@ -160,6 +160,8 @@ static inline int kvh_select(void *self, const struct colibri_kv_view *view, uin
         for (uint32_t i = 0; i < view->n; i++)
             if (!keep[i] && (best == UINT32_MAX || kvh_liking(view, i) >= kvh_liking(view, best)))
                 best = i;
+        if (best == UINT32_MAX) /* all stay */
+            break;
         keep[best] = 1;
     }
     return COLIBRI_OK;

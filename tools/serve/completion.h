@@ -30,6 +30,7 @@ typedef struct clb_text_options {
     clb_grammar *grammar;
     uint32_t n_protected;
     bool ignore_eog, special, score_prompt, embed;
+    bool no_text; /* nothing is generated: max_tokens 0 */
     bool stream, include_usage, return_progress, timings_per_token;
 } clb_text_options;
 
@@ -37,9 +38,11 @@ typedef struct clb_text_options {
 void clb_text_options_init(clb_text_options *o, clb_app *app);
 void clb_text_options_free(clb_text_options *o);
 /* The sampling fields that all endpoints name alike: temperature (up to `hottest`), top_p, top_k, min_p, repeat_penalty and its
- * neighbours, presence_penalty, frequency_penalty, seed, n, logit_bias, stream, stream_options, ... `stop_name` is the field with
- * the stop strings. `fields` of clb_fields_check for the names that this reads: clb_text_fields. */
+ * neighbours, presence_penalty, frequency_penalty, seed, n, logit_bias, ignore_eos, stream, stream_options, return_progress. Only
+ * what the body holds is read: clb_text_fields, for clb_fields_check, are the names that OpenAI's endpoints have in common. */
 int clb_text_options_read(clb_text_options *o, const clb_app *app, const json_t *body, double hottest, clb_refusal *r);
+/* max_tokens: the first of `names` (ends with NULL) that is given, at least `least`; -1 is no limit. */
+int clb_text_limit_read(clb_text_options *o, const json_t *body, const char *const *names, int64_t least, clb_refusal *r);
 /* One string or several. */
 int clb_text_stops_read(clb_text_options *o, const json_t *body, const char *name, clb_refusal *r);
 extern const clb_field clb_text_fields[];

@@ -2,7 +2,8 @@
  * wrong. Knows nothing about how the refusal is sent.
  *
  * A field that is null counts as not given. Getters leave *value alone then: it holds the default. All return COLIBRI_OK or a
- * status, with *r filled in. [any-thread] */
+ * status, with *r filled in. A name with dots is that of the last part, in the object that is given; messages name it whole.
+ * [any-thread] */
 #ifndef CLB_SERVE_FIELDS_H
 #define CLB_SERVE_FIELDS_H
 
@@ -24,10 +25,11 @@ typedef struct clb_refusal {
 
 /* 400 invalid_request_error. The value is COLIBRI_E_USAGE. */
 int clb_refuse(clb_refusal *r, const char *code, const char *param, const char *fmt, ...) CLB_PRINTF(4, 5);
-/* A status of the engine. What did not fit the context is 400 context_length_exceeded, a full queue 429, a drain 503, a timeout 408,
- * NOMEM 503, USAGE and UNSUPPORTED 400, the rest 500. The value is the status. */
+/* A status of the engine: USAGE, UNSUPPORTED, LIMIT 400, NOMEM and CANCELLED 503, the rest 500. The value is the status. */
 int clb_refuse_status(clb_refusal *r, int status, const char *message);
 int clb_refuse_nomem(clb_refusal *r);
+/* Anything else. The value is `status`. */
+int clb_refuse_as(clb_refusal *r, int status, int http, const char *type, const char *code, const char *message);
 
 enum clb_field_kind {
     CLB_FIELD_USED,

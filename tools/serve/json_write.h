@@ -22,7 +22,7 @@ void clb_jb_bytes(clb_json_buf *b, const void *data, size_t n);
 void clb_jb_string(clb_json_buf *b, const char *text, size_t n);
 void clb_jb_text(clb_json_buf *b, const char *text); /* NUL-terminated */
 void clb_jb_uint(clb_json_buf *b, uint64_t value);
-/* Nine significant digits; null for what is not a number, a large number for infinity. */
+/* Nine significant digits; null for what is not a number, -9999.0 (as OpenAI has it) for an impossible logarithm. */
 void clb_jb_real(clb_json_buf *b, double value);
 void clb_jb_json(clb_json_buf *b, const json_t *value); /* compact */
 void clb_jb_free(clb_json_buf *b);

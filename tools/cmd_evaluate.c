@@ -110,12 +110,7 @@ static int check(const clb_evaluation *e, clb_error *err)
     if (e->chunk > e->engine->batch)
         return clb_fail(err, COLIBRI_E_USAGE, "--chunk %u: passes have at most %u tokens (--batch)", e->chunk,
                         e->engine->batch);
-    for (uint32_t i = 0; e->see_question && i < e->cases.n; i++)
-        if (e->cases.v[i].kind != CLB_KVC_TEXT && e->cases.v[i].ids.n > e->engine->batch)
-            return clb_fail(err, COLIBRI_E_USAGE,
-                            "--see-question: item %.60s has %zu tokens, and passes have at most %u (--batch)",
-                            e->grid.ids[e->cases.v[i].item], e->cases.v[i].ids.n, e->engine->batch);
-    return COLIBRI_OK;
+    return clb_kvc_check_passes(&e->grid, &e->cases, e->engine, e->see_question, err);
 }
 
 static void make_label(clb_evaluation *e)

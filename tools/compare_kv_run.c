@@ -115,19 +115,17 @@ void clb_kvc_values(const clb_kvc_case *item, const clb_kv_trial *t, const clb_b
 
 clb_kv_trial_input clb_kvc_input_of(const clb_kvc_case *item, uint32_t chunk, bool see_question)
 {
-    clb_kv_trial_input in = {
+    return (clb_kv_trial_input){
         .ids = item->ids.ids,
         .n = (uint32_t)item->ids.n,
-        .chunk = see_question ? (uint32_t)item->ids.n : chunk,
+        .n_context = item->n_context,
+        .chunk = item->kind != CLB_KVC_TEXT && (see_question || item->at_once) ? clb_kvc_pass_of(item) : chunk,
         .answer = item->answer.ids,
         .n_answer = (uint32_t)item->answer.n,
         .n_generate = item->n_generate,
         .text = item->kind == CLB_KVC_TEXT,
         .scored = (uint32_t)item->ids.n / 2,
     };
-    if (in.text)
-        in.chunk = chunk;
-    return in;
 }
 
 /* Of all tokens of the item, rounded; at least one. */
@@ -152,6 +150,26 @@ int clb_kvc_record_future(clb_engine *engine, const clb_kv_trial_input *of, clb_
     const int rc = clb_kv_trial_run(engine, &in, &t, err);
     clb_kv_trial_free(&t);
     return rc;
+}
+
+static void drop_base(struct clb_kvc_grid_run *g)
+{
+    clb_kv_trial_base_destroy(g->base);
+    g->base = NULL;
+    g->base_of = CLB_KVC_NONE;
+}
+
+/* Where what strategies choose from is read in one pass, the budgets of a strategy have that pass in common. */
+static int find_base(struct clb_kvc_grid_run *g, uint32_t at, clb_kv_trial_input *in, clb_error *err)
+{
+    if (g->base_of != g->of[at]) {
+        drop_base(g);
+        if (g->list[g->of[at]].budgeted && g->n_budgets > 1)
+            CLB_TRY(clb_kv_trial_base_create(g->engine, in, &g->base, err));
+        g->base_of = g->of[at];
+    }
+    in->base = g->base;
+    return COLIBRI_OK;
 }
 
 static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb_error *err)
@@ -181,9 +199,11 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
     int rc = COLIBRI_OK;
     if (watched) {
         rc = begin_watch(&w, g, setting, item, err);
-        in.look = look;
+        in.look = look; /* at every pass: it reads all of them */
         in.ctx = &w;
     }
+    if (!rc && !watched && g->share_passes)
+        rc = find_base(g, at, &in, err);
     if (!rc)
         rc = clb_kv_trial_run(g->engine, &in, &t, err);
     clb_buf said = {0};
@@ -277,7 +297,7 @@ int clb_kvc_run(clb_kvc *c, clb_args *args, clb_error *err)
     if (!clb_args_has(args, "task"))
         return clb_fail(err, COLIBRI_E_USAGE,
                         "nothing to try the strategies on: --task text=FILE, recall=FILE or passkey=FILE");
-    struct clb_kvc_grid_run g = {.c = c, .args = args, .fd = -1};
+    struct clb_kvc_grid_run g = {.c = c, .args = args, .fd = -1, .base_of = CLB_KVC_NONE};
     int rc = clb_kvc_prepare(&g, err);
     if (!rc) {
         g.reference = tmpfile();
@@ -288,6 +308,7 @@ int clb_kvc_run(clb_kvc *c, clb_args *args, clb_error *err)
             g.total += !clb_kvc_has(c, g.plan[p], g.cases.v[i].item);
     for (uint32_t i = 0; !rc && !c->interrupted && i < g.cases.n; i++) {
         rc = run_item(&g, (uint32_t)((uint64_t)i * step_of(g.cases.n) % g.cases.n), err);
+        drop_base(&g);
         clb_kv_future_destroy(g.future);
         g.future = NULL;
     }

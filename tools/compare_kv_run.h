@@ -37,11 +37,14 @@ struct clb_kvc_grid_run {
     uint32_t n_plan;
     uint32_t chunk;
     bool see_question;
+    bool share_passes; /* some prompts are read in one pass: there is room for a second sequence */
     int fd;               /* of --jsonl; -1: none */
     uint32_t raster_case; /* whose positions are watched; UINT32_MAX: none */
     uint32_t raster_size; /* at this budget */
     FILE *reference;
     clb_kv_future *future; /* of the item at hand; NULL: not recorded yet */
+    clb_kv_trial_base *base; /* of the item at hand under list[base_of]; NULL: none, or it cannot be */
+    uint32_t base_of;        /* CLB_KVC_NONE: not tried */
     uint64_t done, total;
 };
 

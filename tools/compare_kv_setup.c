@@ -1,6 +1,7 @@
 /* What a grid needs before it runs: the engine, what is asked for, the file of results and its header. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "compare_kv_run.h"
 #include "model_run.h"
+#include "paths.h"
 #include "plugin/introspect.h"
 #include "spec_list.h"
 
@@ -273,6 +275,29 @@ static int load_tasks(struct clb_kvc_grid_run *g, uint32_t text_tokens, clb_erro
     return rc;
 }
 
+/* With room for a second sequence where strategies go on from a pass that they have in common. */
+static int open_engine(struct clb_kvc_grid_run *g, clb_error *err)
+{
+    const char *const *tasks;
+    const size_t n = clb_args_values(g->args, "task", &tasks);
+    g->share_passes = g->see_question;
+    for (size_t i = 0; i < n; i++) {
+        const char *const mode = strstr(tasks[i], "at-once"), *const is = strchr(tasks[i], '=');
+        g->share_passes |= mode && is && mode < is;
+    }
+    char dir[PATH_MAX];
+    const clb_engine_options options = {
+        .config = clb_args_config(g->args),
+        .builtin_plugin_dir = clb_paths_plugin_dir(dir) ? dir : NULL,
+        .log = clb_args_log(g->args),
+        .n_sequences = g->share_passes ? 2 : 1,
+        .cancelled = clb_run_interrupted,
+        .cancelled_ctx = g->args,
+        .pin_caller = true,
+    };
+    return clb_engine_open(&options, &g->engine, err);
+}
+
 static int check_engine(const struct clb_kvc_grid_run *g, clb_error *err)
 {
     if (g->engine->kv_choice.traits.evicts)
@@ -282,12 +307,7 @@ static int check_engine(const struct clb_kvc_grid_run *g, clb_error *err)
     if (g->chunk > g->engine->batch)
         return clb_fail(err, COLIBRI_E_USAGE, "--chunk %u: passes have at most %u tokens (--batch)", g->chunk,
                         g->engine->batch);
-    for (uint32_t i = 0; g->see_question && i < g->cases.n; i++)
-        if (g->cases.v[i].kind != CLB_KVC_TEXT && g->cases.v[i].ids.n > g->engine->batch)
-            return clb_fail(err, COLIBRI_E_USAGE,
-                            "--see-question: item %.60s has %zu tokens, and passes have at most %u (--batch)",
-                            g->c->ids[g->cases.v[i].item], g->cases.v[i].ids.n, g->engine->batch);
-    return COLIBRI_OK;
+    return clb_kvc_check_passes(g->c, &g->cases, g->engine, g->see_question, err);
 }
 
 int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
@@ -298,7 +318,7 @@ int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
     g->list = calloc(CLB_KVC_LISTED, sizeof *g->list);
     if (!g->list)
         return CLB_NOMEM(err, "strategies");
-    CLB_TRY(clb_open_engine(g->args, &g->engine, err));
+    CLB_TRY(open_engine(g, err));
     const uint32_t text_tokens = g->engine->ctx < 1024 ? g->engine->ctx : 1024;
     CLB_TRY(add_strategy(g, FULL, err));
     CLB_TRY(each_list(g, "strategies", NULL, add_strategy, err));

@@ -28,10 +28,22 @@ struct found {
     uint32_t n;
 };
 
+/* How a task is put to the strategies: clb_kvc_load_task. */
+static const struct mode {
+    const char *name;
+    uint32_t bit;
+    bool of_text;
+} modes[] = {{"ask-later", 1, false}, {"at-once", 2, false}, {"decode", 4, true}};
+#define ASK_LATER 1u
+#define AT_ONCE   2u
+#define DECODE    4u
+
 struct reading {
     const clb_kvc_task_options *o;
     enum clb_kvc_kind kind;
+    uint32_t modes;
     const char *path, *base;
+    char name[160]; /* of the task: base and modes */
     struct found found;
     uint32_t too_long;
 };
@@ -50,7 +62,7 @@ static int next_case(struct reading *r, clb_kvc_case **v, struct found_name **na
     }
     *v = &f->v[f->n];
     *name = &f->names[f->n];
-    **v = (clb_kvc_case){.kind = r->kind};
+    **v = (clb_kvc_case){.kind = r->kind, .at_once = (r->modes & AT_ONCE) != 0};
     **name = (struct found_name){.length = NAN, .depth = NAN};
     f->n++;
     return COLIBRI_OK;
@@ -75,6 +87,32 @@ static const char *text_of(const json_t *o, const char *key)
     return text ? text : "";
 }
 
+/* Tokens before the one that holds the first byte of the question, the last text of its kind in the prompt. */
+static int find_question(struct reading *r, clb_kvc_case *v, const char *question, clb_error *err)
+{
+    clb_buf text = {0};
+    uint32_t *const ends = malloc((v->ids.n + 1) * sizeof *ends); /* bytes up to the end of each token */
+    const char *at = NULL;
+    int rc = ends ? COLIBRI_OK : CLB_NOMEM(err, "items");
+    for (size_t i = 0; i < v->ids.n && !rc; i++) {
+        rc = clb_token_bytes(r->o->engine->vocab, v->ids.ids[i], false, &text, err);
+        ends[i] = (uint32_t)text.n;
+    }
+    question += strspn(question, " \t\r\n"); /* templates may trim what stands there */
+    for (const char *next = text.data && *question ? strstr(text.data, question) : NULL; next;
+         next = strstr(next + 1, question))
+        at = next;
+    while (!rc && at && v->n_context < v->ids.n && ends[v->n_context] <= (size_t)(at - text.data))
+        v->n_context++;
+    if (!rc && !v->n_context)
+        rc = clb_fail(err, COLIBRI_E_FORMAT,
+                      at ? "there is nothing before the question"
+                         : "\"question\" is not in the prompt: it is the end of it that asks");
+    free(ends);
+    clb_buf_free(&text);
+    return rc;
+}
+
 /* ---- texts ---- */
 
 static int add_text(struct reading *r, const char *text, size_t n, const char *id, const char *group, clb_error *err)
@@ -95,6 +133,8 @@ static int add_text(struct reading *r, const char *text, size_t n, const char *i
             rc = clb_tokens_push(&v->ids, all.ids[at + i], err);
         if (rc)
             break;
+        if (r->modes & DECODE)
+            v->n_context = (uint32_t)v->ids.n / 2;
         snprintf(name->id, sizeof name->id, "%.80s:%zu", id, k + 1);
         snprintf(name->group, sizeof name->group, "%.95s", group);
     }
@@ -129,6 +169,11 @@ static int recall_line(struct reading *r, const json_t *o, unsigned line, clb_er
     CLB_TRY(clb_tokenize(vocab, json_string_value(answer), json_string_length(answer), 0, &v->answer, err));
     if (v->ids.n == 0 || v->answer.n == 0)
         return clb_fail(err, COLIBRI_E_FORMAT, "prompt or answer has no tokens");
+    if (r->modes & ASK_LATER) {
+        if (!*text_of(o, "question"))
+            return clb_fail(err, COLIBRI_E_FORMAT, "ask-later needs \"question\", the end of the prompt that asks");
+        CLB_TRY(find_question(r, v, text_of(o, "question"), err));
+    }
     snprintf(v->sort, sizeof v->sort, "%.23s", text_of(o, "kind"));
     if (json_is_number(distance)) {
         name->length = json_number_value(distance);
@@ -257,6 +302,8 @@ static int needle(struct reading *r, const struct passkey *p, uint32_t length, u
             break;
         n -= (uint32_t)(total - length) < n ? (uint32_t)(total - length) : n;
     }
+    if (r->modes & ASK_LATER)
+        CLB_TRY(find_question(r, v, text_of(p->o, "question"), err));
     name->length = length;
     name->depth = depth;
     snprintf(name->group, sizeof name->group, "%u tokens, %u%%", length, depth);
@@ -354,8 +401,77 @@ static int load(clb_kvc *c, struct reading *r, const clb_buf *text, clb_kvc_case
     if (!r->found.n)
         return clb_fail(err, COLIBRI_E_USAGE, "%s has no item that fits (texts: %u tokens and more)", r->path,
                         r->o->text_tokens);
-    CLB_TRY(clb_kvc_add_task(c, r->kind, r->base, r->path, hash, &task, err));
+    CLB_TRY(clb_kvc_add_task(c, r->kind, r->name, r->path, hash, &task, err));
     return keep(c, r, task, out, err);
+}
+
+uint32_t clb_kvc_pass_of(const clb_kvc_case *item)
+{
+    const uint32_t n = (uint32_t)item->ids.n, context = item->n_context;
+    return !context ? n : context > n - context ? context : n - context;
+}
+
+int clb_kvc_check_passes(const clb_kvc *c, const clb_kvc_cases *cases, const clb_engine *engine, bool all,
+                         clb_error *err)
+{
+    for (uint32_t i = 0; i < cases->n; i++) {
+        const clb_kvc_case *const v = &cases->v[i];
+        if (v->kind != CLB_KVC_TEXT && (all || v->at_once) && clb_kvc_pass_of(v) > engine->batch)
+            return clb_fail(
+                err, COLIBRI_E_USAGE, "%s: item %.60s has %u tokens in one piece, and passes have at most %u (--batch)",
+                v->at_once ? "at-once" : "--see-question", c->ids[v->item], clb_kvc_pass_of(v), engine->batch);
+    }
+    return COLIBRI_OK;
+}
+
+static bool is_word(const char *text, size_t n, const char *word)
+{
+    return strlen(word) == n && !strncmp(text, word, n);
+}
+
+/* "recall:ask-later+at-once": kind and modes. */
+static int read_kind(struct reading *r, const char *text, size_t n, clb_error *err)
+{
+    const char *const colon = memchr(text, ':', n), *const end = text + n;
+    const size_t n_kind = colon ? (size_t)(colon - text) : n;
+    int kind = 0;
+    while (kind < CLB_KVC_KINDS && !is_word(text, n_kind, clb_kvc_kind_name((enum clb_kvc_kind)kind)))
+        kind++;
+    if (kind == CLB_KVC_KINDS)
+        return COLIBRI_E_USAGE;
+    r->kind = (enum clb_kvc_kind)kind;
+    for (const char *at = colon; at && at < end;) {
+        const char *const word = at + 1, *const plus = memchr(word, '+', (size_t)(end - word));
+        const size_t length = (size_t)((plus ? plus : end) - word);
+        size_t i = 0;
+        while (i < sizeof modes / sizeof *modes && !is_word(word, length, modes[i].name))
+            i++;
+        if (i == sizeof modes / sizeof *modes)
+            return clb_fail(err, COLIBRI_E_USAGE,
+                            "--task %.*s: \"%.*s\" is no mode: ask-later, at-once (recall, "
+                            "passkey), decode (text)",
+                            (int)(n < 80 ? n : 80), text, (int)(length < 40 ? length : 40), word);
+        if (modes[i].of_text != (r->kind == CLB_KVC_TEXT))
+            return clb_fail(err, COLIBRI_E_USAGE, "--task %.*s: %s is for %s", (int)(n < 80 ? n : 80), text,
+                            modes[i].name, modes[i].of_text ? "texts" : "recall and passkey");
+        r->modes |= modes[i].bit;
+        at = plus;
+    }
+    return COLIBRI_OK;
+}
+
+/* "recall.jsonl (ask-later, at-once)": items under other modes are other items. */
+static void name_task(struct reading *r)
+{
+    size_t n = (size_t)snprintf(r->name, sizeof r->name, "%.100s", r->base);
+    bool any = false;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (r->modes & modes[i].bit) {
+            n += (size_t)snprintf(r->name + n, sizeof r->name - n, "%s%s", any ? ", " : " (", modes[i].name);
+            any = true;
+        }
+    if (any)
+        snprintf(r->name + n, sizeof r->name - n, ")");
 }
 
 int clb_kvc_load_task(clb_kvc *c, const char *assignment, const clb_kvc_task_options *options, clb_kvc_cases *out,
@@ -363,19 +479,22 @@ int clb_kvc_load_task(clb_kvc *c, const char *assignment, const clb_kvc_task_opt
 {
     struct reading r = {.o = options};
     const char *const is = strchr(assignment, '=');
-    bool known = false;
-    for (int k = 0; is && k < CLB_KVC_KINDS && !known; k++) {
-        const char *const name = clb_kvc_kind_name((enum clb_kvc_kind)k);
-        r.kind = (enum clb_kvc_kind)k;
-        known = strlen(name) == (size_t)(is - assignment) && !strncmp(name, assignment, strlen(name));
-    }
-    if (!known || !is[1])
-        return clb_fail(err, COLIBRI_E_USAGE, "--task %.80s: must be text=FILE, recall=FILE or passkey=FILE",
+    clb_error why = {0};
+    int rc = is && is[1] ? read_kind(&r, assignment, (size_t)(is - assignment), &why) : COLIBRI_E_USAGE;
+    if (rc && !*why.msg)
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "--task %.80s: must be text=FILE, recall=FILE or passkey=FILE, perhaps with a mode "
+                        "(recall:ask-later=FILE)",
                         assignment);
+    if (rc) {
+        *err = why;
+        return rc;
+    }
     clb_buf text = {0};
     r.path = is + 1;
     r.base = strrchr(r.path, '/') ? strrchr(r.path, '/') + 1 : r.path;
-    int rc = clb_read_input(r.path, &text, err);
+    name_task(&r);
+    rc = clb_read_input(r.path, &text, err);
     if (!rc)
         rc = load(c, &r, &text, out, err);
     clb_buf_free(&text);

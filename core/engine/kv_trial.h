@@ -2,7 +2,8 @@
  * and costs.
  *
  * A trial runs in an own sequence from empty. A prompt is read in pieces, so that a strategy has to choose before it
- * sees what will be asked. [engine-thread] */
+ * sees what will be asked; or its context is a prompt of its own, and what is asked follows when the strategy has
+ * chosen. [engine-thread] */
 #ifndef CLB_ENGINE_KV_TRIAL_H
 #define CLB_ENGINE_KV_TRIAL_H
 
@@ -11,12 +12,19 @@
 #include "engine/engine.h"
 #include "kv/future.h"
 
+typedef struct clb_kv_trial_base clb_kv_trial_base;
+
 typedef struct clb_kv_trial_input {
     const clb_kv_choice *choice;
     uint32_t budget; /* positions per (layer, head); 0: all */
     const uint32_t *ids;
     uint32_t n;            /* prompt tokens; of a text: all */
     uint32_t chunk;        /* tokens of a pass, at most the engine's batch */
+    /* The prompt ends here for the strategy, 1 .. n - 1: what comes behind it, the question, is read in pieces as well,
+     * but no end of a prompt is told again. Texts: what comes behind is fed token by token, as generated ones are; then
+     * it is at most `scored`. 0: there is nothing behind. */
+    uint32_t n_context;
+    const clb_kv_trial_base *base; /* continues from it; NULL: reads everything */
     clb_kv_future *record; /* notes attention after each pass over the prompt and finishes; NULL: not. The choice is
                             * then clb_kv_trial_recorder() */
 
@@ -52,12 +60,19 @@ typedef struct clb_kv_trial {
     /* What it kept and cost. */
     double retained; /* share of the positions seen, over all layers and heads, at the end */
     uint64_t bytes, peak_bytes;
-    uint64_t prefill_ns, decode_ns; /* of a text: with the scoring of its logits */
+    uint64_t prefill_ns, decode_ns; /* the former of a text that is not fed by tokens: with the scoring of its logits */
     uint32_t n_prefill, n_decode;   /* tokens */
     uint64_t attention_ns;          /* while generating; of items that generate nothing: all of it */
     uint32_t attention_tokens;      /* in that time */
     uint64_t bad_answers;           /* of the strategy, replaced by the host */
 } clb_kv_trial;
+
+/* The context (all of the prompt without n_context) of an item, read in one pass under its choice: trials of prompts
+ * that differ in their budget alone go on from there, with the results, memory and times that each would have alone.
+ * *out is NULL where that cannot be: several passes, a strategy with state, or one that has dropped something although
+ * it had room. in->budget, record, look and base are not used. */
+int clb_kv_trial_base_create(clb_engine *engine, const clb_kv_trial_input *in, clb_kv_trial_base **out, clb_error *err);
+void clb_kv_trial_base_destroy(clb_kv_trial_base *base); /* NULL: nothing */
 
 /* The choice under which attention is recorded; needs no freeing. */
 clb_kv_choice clb_kv_trial_recorder(void);

@@ -137,6 +137,8 @@ void clb_kv_head_shrink(clb_kv_seq *seq, clb_kv_head *head, uint32_t n);
 
 /* pass.c: page tables and per-row arrays of one head for n rows; false (0): no memory. */
 int clb_kv_reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_t n);
+/* ... scratch memory of a selection among n positions. */
+int clb_kv_reserve_scratch(clb_kv_seq *seq, uint64_t n);
 
 /* room.c */
 typedef struct clb_kv_room {

@@ -59,7 +59,7 @@ int clb_kv_reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_
     return 1;
 }
 
-static int reserve_scratch(clb_kv_seq *seq, uint64_t n)
+int clb_kv_reserve_scratch(clb_kv_seq *seq, uint64_t n)
 {
     if (n <= seq->scratch_cap)
         return 1;
@@ -164,7 +164,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
         }
     CLB_TRY(find_room(seq, n_rows, err));
     CLB_TRY(find_recent_room(seq, n_rows, err));
-    if (seq->traits.evicts && !reserve_scratch(seq, longest))
+    if (seq->traits.evicts && !clb_kv_reserve_scratch(seq, longest))
         return CLB_NOMEM(err, "tables of the KV cache");
     if (clb_kv_seq_compact(seq))
         CLB_TRY(clb_kv_ranks_reserve(cache, (uint32_t)longest, err));

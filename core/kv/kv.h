@@ -187,12 +187,6 @@ clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_he
 void clb_kv_recent_rows(const clb_kv_seq *seq, uint32_t i, uint32_t *first, uint32_t *end);
 /* The kept position from which on row i of the pass reads copies (recent_begin of a call for such rows). */
 uint32_t clb_kv_recent_begin(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, uint32_t i);
-/* The copies that the next query reads, for whoever keeps prefixes: saved from a sequence and loaded into another one with the
- * same positions, none evicted. Bytes depend on the position (0: there is no window). Load takes pages: LIMIT if the copies are
- * not those of n positions, NOMEM; into a sequence whose positions have just been set. */
-uint64_t clb_kv_recent_saved_bytes(const clb_kv_seq *seq, uint32_t n_positions);
-void clb_kv_recent_save(const clb_kv_seq *seq, uint8_t *out);
-int clb_kv_recent_load(clb_kv_seq *seq, const uint8_t *in, clb_error *err);
 
 /* Hands over the attention of one query row (for strategies that need probabilities; call for the rows of one
  * (seq, layer, kv_head) in row order, from one thread at a time). scores: [n_heads][stride] scaled scores of the query heads of

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "kv/internal.h"
+#include "kv/index.h"
 
 static bool needs(const clb_kv_seq *seq, uint32_t bit)
 {
@@ -145,6 +145,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
         return clb_fail(err, COLIBRI_E_LIMIT, "the sequence has %u tokens: positions end there", seq->position);
 
     /* Everything that can fail comes before the first change that shows. */
+    clb_kv_recent_slide(seq);
     clb_kv_budgets(seq);
     for (uint32_t layer = 0; layer < cache->layout.n_layers; layer++)
         for (uint32_t head = 0; head < n_kv_heads; head++) {

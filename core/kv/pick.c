@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "kv/internal.h"
+#include "kv/index.h"
 
 bool clb_kv_picks(const clb_kv_seq *seq)
 {
@@ -120,6 +120,11 @@ static bool ask(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head, clb_kv_
     return n >= 1 && n <= n_use;
 }
 
+uint32_t clb_kv_picks_from(const clb_kv_seq *seq)
+{
+    return clb_kv_recent_on(seq) ? clb_kv_recent_first_block(seq->cache, seq->position) : UINT32_MAX;
+}
+
 void clb_kv_pick(clb_kv_seq *seq, uint32_t layer, const float *q)
 {
     const clb_kv_layout *l = &seq->cache->layout;
@@ -140,8 +145,7 @@ void clb_kv_pick(clb_kv_seq *seq, uint32_t layer, const float *q)
                 seq->heads[(size_t)layer * l->n_kv_heads + head].picked = false;
             return;
         }
-        const uint32_t always =
-            h->k_recent ? h->recent_first / l->page_tokens : n_pages; /* from here on all are used */
+        const uint32_t always = clb_kv_picks_from(seq);
         uint32_t n = 0;
         for (uint32_t p = 0; p < h->n_pages; p++)
             if (p >= n_pages || p >= always || h->use[p]) {

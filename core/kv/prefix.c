@@ -1,303 +1,11 @@
-/* Known blocks: a hash table of them, chained to their prefixes, and the list of those that no sequence holds.
- *
- * A sequence that holds a block holds all blocks before it, and gives them back from the last to the first. So in the list
- * of idle blocks, ordered by when they became idle, what follows a block in a prefix is always older than the block: the
- * oldest is a leaf. */
+/* What sequences take of known blocks, and what they make known. */
 #include "kv/prefix.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include "base/clock.h"
-#include "kv/internal.h"
-#include "kv/prompt_cache.h"
-
-/* Bytes in pages and on the drive mean something else from here on: count up whenever that changes. */
-#define FORMAT 1u
-#define TOUCH_EVERY_NS UINT64_C(60000000000)
-
-struct clb_kv_block {
-    XXH128_hash_t hash;
-    clb_kv_block *parent, *next; /* next: in its bucket */
-    clb_kv_block *older, *newer; /* in the list of idle ones */
-    uint32_t holders, n_children, depth;
-    uint32_t mode; /* enum colibri_kv_positions */
-    uint64_t touched_ns;
-    uint32_t data[]; /* tokens [page_tokens], pages [layers * heads]: numbers in the pool */
-};
-
-struct clb_kv_index {
-    XXH128_hash_t roots[2]; /* by mode */
-    clb_kv_block **buckets;
-    size_t n_buckets, n_blocks, n_idle; /* n_buckets: a power of two */
-    clb_kv_block *oldest, *newest;
-    clb_prompt_cache *disk;
-    void **pages; /* [layers * heads], scratch */
-    uint64_t reused, loaded, dropped;
-};
-
-static uint32_t page_tokens(const clb_kv_cache *cache)
-{
-    return cache->layout.page_tokens;
-}
-
-static uint32_t n_heads_all(const clb_kv_cache *cache)
-{
-    return cache->layout.n_layers * cache->layout.n_kv_heads;
-}
-
-static uint32_t *pages_of(const clb_kv_cache *cache, clb_kv_block *b)
-{
-    return b->data + page_tokens(cache);
-}
-
-/* ---- the table ---- */
-
-static XXH128_hash_t hash_of(const clb_kv_index *x, const clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
-                             uint32_t n)
-{
-    XXH3_state_t state;
-    const XXH128_hash_t before = parent ? parent->hash : x->roots[mode];
-    XXH3_128bits_reset(&state);
-    XXH3_128bits_update(&state, &before, sizeof before);
-    XXH3_128bits_update(&state, tokens, n * sizeof *tokens);
-    return XXH3_128bits_digest(&state);
-}
-
-static clb_kv_block **bucket(const clb_kv_index *x, XXH128_hash_t hash)
-{
-    return &x->buckets[hash.low64 & (x->n_buckets - 1)];
-}
-
-static clb_kv_block *find(const clb_kv_cache *cache, clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
-                          XXH128_hash_t hash)
-{
-    for (clb_kv_block *b = *bucket(cache->index, hash); b; b = b->next)
-        if (XXH128_isEqual(b->hash, hash) && b->parent == parent && b->mode == mode &&
-            memcmp(b->data, tokens, page_tokens(cache) * sizeof *tokens) == 0)
-            return b;
-    return NULL;
-}
-
-/* Twice the buckets; if there is no memory for them, chains grow instead. */
-static void grow(clb_kv_index *x)
-{
-    clb_kv_block **const old = x->buckets;
-    const size_t n = x->n_buckets;
-    clb_kv_block **const more = calloc(2 * n, sizeof *more);
-    if (!more)
-        return;
-    x->buckets = more;
-    x->n_buckets = 2 * n;
-    for (size_t i = 0; i < n; i++)
-        for (clb_kv_block *b = old[i], *next; b; b = next) {
-            next = b->next;
-            b->next = *bucket(x, b->hash);
-            *bucket(x, b->hash) = b;
-        }
-    free(old);
-}
-
-/* ---- idle blocks ---- */
-
-static void not_idle(clb_kv_index *x, clb_kv_block *b)
-{
-    *(b->older ? &b->older->newer : &x->oldest) = b->newer;
-    *(b->newer ? &b->newer->older : &x->newest) = b->older;
-    b->older = b->newer = NULL;
-    x->n_idle--;
-}
-
-static void release(clb_kv_index *x, clb_kv_block *b)
-{
-    assert(b->holders);
-    if (--b->holders)
-        return;
-    b->older = x->newest;
-    b->newer = NULL;
-    *(x->newest ? &x->newest->newer : &x->oldest) = b;
-    x->newest = b;
-    x->n_idle++;
-}
-
-static void hold(clb_kv_index *x, clb_kv_block *b)
-{
-    if (b->holders++ == 0)
-        not_idle(x, b);
-}
-
-/* Nobody holds it, and it is in no list. */
-static void forget(clb_kv_cache *cache, clb_kv_block *b)
-{
-    clb_kv_index *x = cache->index;
-    clb_kv_block **at = bucket(x, b->hash);
-    assert(b->n_children == 0);
-    while (*at != b)
-        at = &(*at)->next;
-    *at = b->next;
-    for (uint32_t i = 0; i < n_heads_all(cache); i++)
-        clb_kv_pool_give(&cache->pool, clb_kv_pool_page(&cache->pool, pages_of(cache, b)[i]));
-    if (b->parent)
-        b->parent->n_children--;
-    x->n_blocks--;
-    free(b);
-}
-
-bool clb_kv_make_room(clb_kv_cache *cache, clb_kv_seq *seq, uint64_t need)
-{
-    clb_kv_index *x = cache->index;
-    bool changed = false;
-    if (!x)
-        return false;
-    while (x->oldest && clb_kv_pool_available(&cache->pool) < need) {
-        clb_kv_block *b = x->oldest;
-        not_idle(x, b);
-        forget(cache, b);
-        x->dropped++;
-        changed = true;
-    }
-    while (!changed && seq && seq->n_blocks) {
-        clb_kv_block *b = seq->blocks[seq->n_blocks - 1];
-        if (b->holders > 1 || b->n_children)
-            break;
-        do { /* as far up as they are its own */
-            seq->n_blocks--;
-            forget(cache, b);
-            x->dropped++;
-            b = seq->n_blocks ? seq->blocks[seq->n_blocks - 1] : NULL;
-        } while (b && b->holders == 1 && b->n_children == 0);
-        changed = true;
-    }
-    return changed;
-}
-
-/* ---- what a sequence holds ---- */
-
-void clb_kv_hold_only(clb_kv_seq *seq, uint32_t n)
-{
-    while (seq->n_blocks > n)
-        release(seq->cache->index, seq->blocks[--seq->n_blocks]);
-}
-
-static bool push(clb_kv_seq *seq, clb_kv_block *b)
-{
-    if (seq->n_blocks == seq->cap_blocks) {
-        const uint32_t cap = seq->cap_blocks + seq->cap_blocks / 2 + 16;
-        clb_kv_block **more = realloc(seq->blocks, cap * sizeof *more);
-        if (!more)
-            return false;
-        seq->blocks = more;
-        seq->cap_blocks = cap;
-    }
-    if (b) {
-        hold(seq->cache->index, b);
-        seq->blocks[seq->n_blocks++] = b;
-    }
-    return true;
-}
-
-bool clb_kv_hold_same(clb_kv_seq *seq, const clb_kv_seq *from)
-{
-    for (uint32_t i = seq->n_blocks; i < from->n_blocks; i++)
-        if (!push(seq, from->blocks[i]))
-            return false;
-    return true;
-}
-
-/* A new block with no pages yet, held by nobody and in no list. */
-static clb_kv_block *add(clb_kv_cache *cache, clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
-                         XXH128_hash_t hash)
-{
-    clb_kv_index *x = cache->index;
-    clb_kv_block *b = malloc(sizeof *b + ((size_t)page_tokens(cache) + n_heads_all(cache)) * sizeof b->data[0]);
-    if (!b)
-        return NULL;
-    *b = (clb_kv_block){.hash = hash, .parent = parent, .mode = mode, .depth = parent ? parent->depth + 1 : 0};
-    memcpy(b->data, tokens, page_tokens(cache) * sizeof *tokens);
-    if (x->n_blocks >= x->n_buckets)
-        grow(x);
-    b->next = *bucket(x, hash);
-    *bucket(x, hash) = b;
-    if (parent)
-        parent->n_children++;
-    x->n_blocks++;
-    return b;
-}
-
-/* ---- the prompt cache ---- */
-
-static clb_prompt_block on_disk(const clb_kv_cache *cache, const clb_kv_block *parent, uint32_t mode,
-                                const uint32_t *tokens, XXH128_hash_t hash)
-{
-    const clb_kv_index *x = cache->index;
-    clb_prompt_block d = {
-        .depth = parent ? parent->depth + 1 : 0,
-        .n_tokens = page_tokens(cache),
-        .n_pages = n_heads_all(cache),
-        .tokens = tokens,
-        .page_bytes = cache->pool.page_bytes,
-    };
-    XXH128_canonicalFromHash((XXH128_canonical_t *)(void *)d.key, x->roots[mode]);
-    XXH128_canonicalFromHash((XXH128_canonical_t *)(void *)d.parent, parent ? parent->hash : x->roots[mode]);
-    XXH128_canonicalFromHash((XXH128_canonical_t *)(void *)d.hash, hash);
-    return d;
-}
-
-static clb_kv_block *load(clb_kv_cache *cache, clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
-                          XXH128_hash_t hash)
-{
-    clb_kv_index *x = cache->index;
-    const uint32_t n = n_heads_all(cache);
-    if (!x->disk)
-        return NULL;
-    const clb_prompt_block d = on_disk(cache, parent, mode, tokens, hash);
-    if (clb_kv_pool_available(&cache->pool) < n)
-        clb_kv_make_room(cache, NULL, n);
-    if (clb_kv_pool_available(&cache->pool) < n)
-        return NULL;
-    for (uint32_t i = 0; i < n; i++)
-        x->pages[i] = clb_kv_pool_take(&cache->pool);
-    clb_kv_block *b = NULL;
-    if (clb_prompt_cache_load(x->disk, &d, x->pages))
-        b = add(cache, parent, mode, tokens, hash);
-    for (uint32_t i = 0; i < n; i++) {
-        if (b)
-            pages_of(cache, b)[i] = clb_kv_pool_number(&cache->pool, x->pages[i]);
-        else
-            clb_kv_pool_give(&cache->pool, x->pages[i]);
-    }
-    if (b)
-        b->touched_ns = clb_now_ns();
-    return b;
-}
-
-static void store(clb_kv_cache *cache, clb_kv_block *b)
-{
-    clb_kv_index *x = cache->index;
-    if (!x->disk)
-        return;
-    const clb_prompt_block d = on_disk(cache, b->parent, b->mode, b->data, b->hash);
-    for (uint32_t i = 0; i < n_heads_all(cache); i++)
-        x->pages[i] = clb_kv_pool_page(&cache->pool, pages_of(cache, b)[i]);
-    clb_prompt_cache_store(x->disk, &d, (const void *const *)x->pages);
-    b->touched_ns = clb_now_ns();
-}
-
-static void touch(clb_kv_cache *cache, clb_kv_block *b)
-{
-    const uint64_t now = cache->index->disk ? clb_now_ns() : 0;
-    if (now - b->touched_ns < TOUCH_EVERY_NS)
-        return;
-    const clb_prompt_block d = on_disk(cache, b->parent, b->mode, b->data, b->hash);
-    clb_prompt_cache_touch(cache->index->disk, &d);
-    b->touched_ns = now;
-}
-
-/* ---- taking and giving ---- */
+#include "kv/index.h"
 
 /* Needs whose data could not be had for tokens that are not computed. */
 #define NEEDS_COMPUTING                                                                                                \
@@ -306,15 +14,46 @@ static void touch(clb_kv_cache *cache, clb_kv_block *b)
 
 static bool may_share(const clb_kv_seq *seq)
 {
-    const clb_kv_layout *l = &seq->cache->layout;
     if (!seq->cache->index || seq->pass_rows || seq->evicted)
         return false;
-    if (seq->traits.evicts && (seq->traits.needs & NEEDS_COMPUTING || seq->traits.own_budgets))
-        return false;
-    /* The last positions are read at full precision, and only the sequence that computed them has them so. */
-    if (clb_kv_has_recent(l))
+    if (seq->traits.evicts && seq->traits.needs & NEEDS_COMPUTING)
         return false;
     return !seq->traits.stateful; /* it would have counted what is computed */
+}
+
+/* Some (layer, head) may keep less than n positions when a sequence has seen n tokens. */
+static bool over_budget(clb_kv_seq *seq, uint32_t n)
+{
+    const uint32_t now = seq->position;
+    bool over = false;
+    seq->position = n;
+    clb_kv_budgets(seq);
+    seq->position = now;
+    for (uint32_t i = 0; i < clb_kv_block_pages(seq->cache) && !over; i++)
+        over = clb_kv_layer_evicts(seq, i / seq->cache->layout.n_kv_heads) && seq->budgets[i] < n;
+    return over;
+}
+
+/* Of n tokens, how many it may take: with more, one that computes everything might have dropped some by now. Budgets may change
+ * with what was seen, so they must suffice wherever its passes, of max_rows each, would have begun. */
+static uint32_t most_to_take(clb_kv_seq *seq, uint32_t n)
+{
+    const uint32_t p = clb_kv_page_tokens(seq->cache), rows = seq->max_rows;
+    uint32_t most = (n < seq->ctx ? n : seq->ctx) / p * p;
+    if (!seq->traits.evicts)
+        return most;
+    if (!seq->traits.own_budgets || !rows) {
+        const uint32_t budget = seq->traits.own_budgets ? 0 : seq->budget / p * p;
+        return most < budget ? most : budget;
+    }
+    if (over_budget(seq, seq->position))
+        return 0;
+    for (uint64_t at = ((uint64_t)seq->position / rows + 1) * rows; at < most; at += rows)
+        if (over_budget(seq, (uint32_t)at))
+            most = (uint32_t)at / p * p;
+    while (most > seq->position && over_budget(seq, most))
+        most -= p;
+    return most;
 }
 
 /* The pages of the block become the sequence's; it ends where the block begins. */
@@ -323,14 +62,14 @@ static bool take(clb_kv_seq *seq, clb_kv_block *b)
     clb_kv_cache *cache = seq->cache;
     const clb_kv_layout *l = &cache->layout;
     const uint32_t p = l->page_tokens, first = seq->position, n_kv_heads = l->n_kv_heads;
-    if (!push(seq, NULL))
+    if (!clb_kv_block_push(seq, NULL))
         return false;
-    for (uint32_t i = 0; i < n_heads_all(cache); i++)
+    for (uint32_t i = 0; i < clb_kv_block_pages(cache); i++)
         if (!clb_kv_reserve_head(seq, i / n_kv_heads, &seq->heads[i], (uint64_t)first + p))
             return false;
-    for (uint32_t i = 0; i < n_heads_all(cache); i++) {
+    for (uint32_t i = 0; i < clb_kv_block_pages(cache); i++) {
         clb_kv_head *h = &seq->heads[i];
-        uint8_t *const page = clb_kv_pool_page(&cache->pool, pages_of(cache, b)[i]);
+        uint8_t *const page = clb_kv_pool_page(&cache->pool, clb_kv_pages_of(cache, b)[i]);
         assert(h->n == first && h->n_pages == first / p);
         clb_kv_pool_share(&cache->pool, page);
         h->k_pages[h->n_pages] = page;
@@ -339,10 +78,10 @@ static bool take(clb_kv_seq *seq, clb_kv_block *b)
             h->positions[first + j] = first + j;
         h->n += p;
     }
-    seq->n_pages += n_heads_all(cache);
+    seq->n_pages += clb_kv_block_pages(cache);
     seq->position = seq->n_prompt = first + p;
     seq->shares = true;
-    push(seq, b);
+    clb_kv_block_push(seq, b);
     return true;
 }
 
@@ -350,59 +89,93 @@ static bool take(clb_kv_seq *seq, clb_kv_block *b)
 static int give_way(clb_kv_seq *seq, uint32_t n, clb_error *err)
 {
     const uint32_t n_protected = seq->n_protected, n_system = seq->n_system;
-    CLB_TRY(clb_kv_seq_truncate(seq, n, err));
+    if (n) /* there are windows for what comes in its place */
+        clb_kv_cut(seq, n);
+    else
+        CLB_TRY(clb_kv_seq_truncate(seq, 0, err));
     seq->n_protected = n_protected;
     seq->n_system = n_system;
     return COLIBRI_OK;
 }
 
+/* Known blocks that follow those of the sequence, held once more: chain[0 .. returned), of which the first *n_memory were in memory. */
+static uint32_t find_chain(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n_blocks, clb_kv_block **chain, uint32_t *n_memory)
+{
+    clb_kv_cache *cache = seq->cache;
+    const uint32_t p = clb_kv_page_tokens(cache), mode = (uint32_t)seq->traits.positions, first = seq->n_blocks;
+    clb_kv_block *parent = first ? seq->blocks[first - 1] : NULL;
+    uint32_t n = 0;
+    *n_memory = 0;
+    for (; n < n_blocks; parent = chain[n++]) {
+        const uint32_t *const of = tokens + (size_t)(first + n) * p;
+        const XXH128_hash_t hash = clb_kv_hash_of(cache->index, parent, mode, of, p);
+        chain[n] = clb_kv_block_find(cache, parent, mode, of, hash);
+        if (chain[n]) {
+            clb_kv_block_hold(cache->index, chain[n]);
+            *n_memory = n + 1;
+            continue;
+        }
+        chain[n] = clb_kv_block_load(cache, parent, mode, of, hash);
+        if (!chain[n])
+            break;
+    }
+    return n;
+}
+
+/* Blocks chain[0..n) follow those that it holds. */
+static int take_chain(clb_kv_seq *seq, clb_kv_block *const *chain, uint32_t n, clb_kv_window *window, clb_error *err)
+{
+    const uint32_t p = clb_kv_page_tokens(seq->cache);
+    if (n && seq->position % p)
+        CLB_TRY(give_way(seq, seq->position / p * p, err));
+    for (uint32_t i = 0; i < n; i++)
+        if (!take(seq, chain[i]))
+            return CLB_NOMEM(err, "tables of the KV cache");
+    return clb_kv_window_adopt(seq, window) ? COLIBRI_OK : CLB_NOMEM(err, "tables of the KV cache");
+}
+
 int clb_kv_seq_take_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n, clb_kv_taken *taken, clb_error *err)
 {
     clb_kv_cache *cache = seq->cache;
-    const uint32_t p = page_tokens(cache), mode = (uint32_t)seq->traits.positions;
+    const uint32_t p = clb_kv_page_tokens(cache), first = seq->position / p, before = seq->position;
+    uint32_t n_memory;
     *taken = (clb_kv_taken){0};
-    if (!may_share(seq) || n <= seq->position)
+    if (!may_share(seq) || n <= before || seq->n_blocks != first) /* what it holds itself is not known */
         return COLIBRI_OK;
-    uint32_t limit = n < seq->ctx ? n : seq->ctx;
-    if (seq->traits.evicts && limit > seq->budget) /* beyond it some would have left by now */
-        limit = seq->budget;
-    for (uint32_t i = seq->position / p; i < limit / p; i++) {
-        if (seq->n_blocks != i)
-            break; /* what it holds itself is not known */
-        clb_kv_block *const parent = i ? seq->blocks[i - 1] : NULL;
-        const uint32_t *const of = tokens + (size_t)i * p;
-        const XXH128_hash_t hash = hash_of(cache->index, parent, mode, of, p);
-        clb_kv_block *b = find(cache, parent, mode, of, hash);
-        const bool known = b != NULL;
-        if (!b)
-            b = load(cache, parent, mode, of, hash);
-        if (!b)
-            break;
-        if (!known) { /* idle, as the newest: it is found there whatever happens now */
-            b->holders = 1;
-            release(cache->index, b);
-        }
-        const uint32_t before = seq->position;
-        if (before % p)
-            CLB_TRY(give_way(seq, i * p, err));
-        if (!take(seq, b))
-            return CLB_NOMEM(err, "tables of the KV cache");
-        if (known)
-            touch(cache, b);
-        *(known ? &taken->memory : &taken->disk) += seq->position - before;
+    const uint32_t most = most_to_take(seq, n) / p;
+    if (most <= first)
+        return COLIBRI_OK;
+    clb_kv_block **const chain = malloc((most - first) * sizeof *chain);
+    if (!chain)
+        return CLB_NOMEM(err, "tables of the KV cache");
+    uint32_t n_found = find_chain(seq, tokens, most - first, chain, &n_memory);
+    clb_kv_window window;
+    const uint32_t end = clb_kv_window_gather(seq, chain, first, first + n_found, &window), n_taken = end - first;
+    const int rc = take_chain(seq, chain, n_taken, &window, err);
+    clb_kv_window_done(cache, &window);
+    n_memory = n_memory < n_taken ? n_memory : n_taken;
+    if (n_memory)
+        taken->memory = (first + n_memory) * p - before;
+    if (n_taken)
+        taken->disk = end * p - before - taken->memory;
+    while (n_found) { /* from the last to the first, as sequences do */
+        if (n_found <= n_memory)
+            clb_kv_block_touch(cache, chain[n_found - 1]);
+        clb_kv_block_release(cache->index, chain[--n_found]);
     }
+    free(chain);
     cache->index->reused += taken->memory;
     cache->index->loaded += taken->disk;
-    return COLIBRI_OK;
+    return rc;
 }
 
 /* The sequence uses the known block's pages instead of its own, which hold the same bytes. */
 static void exchange(clb_kv_seq *seq, clb_kv_block *b, uint32_t at)
 {
     clb_kv_cache *cache = seq->cache;
-    for (uint32_t i = 0; i < n_heads_all(cache); i++) {
+    for (uint32_t i = 0; i < clb_kv_block_pages(cache); i++) {
         clb_kv_head *h = &seq->heads[i];
-        uint8_t *const page = clb_kv_pool_page(&cache->pool, pages_of(cache, b)[i]);
+        uint8_t *const page = clb_kv_pool_page(&cache->pool, clb_kv_pages_of(cache, b)[i]);
         clb_kv_pool_share(&cache->pool, page);
         clb_kv_pool_give(&cache->pool, h->k_pages[at]);
         h->k_pages[at] = page;
@@ -410,38 +183,45 @@ static void exchange(clb_kv_seq *seq, clb_kv_block *b, uint32_t at)
     }
 }
 
-void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
+static void give(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
 {
     clb_kv_cache *cache = seq->cache;
-    const uint32_t p = page_tokens(cache), mode = (uint32_t)seq->traits.positions;
-    if (seq->n_blocks >= seq->position / p || !may_share(seq))
-        return;
-    assert(n == seq->position);
-    n = n < seq->n_exact ? n : seq->n_exact; /* what full attention computed */
+    const uint32_t p = clb_kv_page_tokens(cache), mode = (uint32_t)seq->traits.positions;
     for (uint32_t i = seq->n_blocks; i < n / p; i++) {
         clb_kv_block *const parent = i ? seq->blocks[i - 1] : NULL;
         const uint32_t *const of = tokens + (size_t)i * p;
-        const XXH128_hash_t hash = hash_of(cache->index, parent, mode, of, p);
-        if (!push(seq, NULL))
+        const XXH128_hash_t hash = clb_kv_hash_of(cache->index, parent, mode, of, p);
+        if (!clb_kv_block_push(seq, NULL))
             return; /* out of memory: not known, nothing else */
-        clb_kv_block *b = find(cache, parent, mode, of, hash);
+        clb_kv_block *b = clb_kv_block_find(cache, parent, mode, of, hash);
         if (b) {
             exchange(seq, b, i);
         } else {
-            b = add(cache, parent, mode, of, hash);
+            b = clb_kv_block_add(cache, parent, mode, of, hash);
             if (!b)
                 return;
-            for (uint32_t h = 0; h < n_heads_all(cache); h++) {
+            for (uint32_t h = 0; h < clb_kv_block_pages(cache); h++) {
                 clb_kv_pool_share(&cache->pool, seq->heads[h].k_pages[i]);
-                pages_of(cache, b)[h] = clb_kv_pool_number(&cache->pool, seq->heads[h].k_pages[i]);
+                clb_kv_pages_of(cache, b)[h] = clb_kv_pool_number(&cache->pool, seq->heads[h].k_pages[i]);
             }
-            store(cache, b);
+            clb_kv_block_store(cache, b);
             b->holders = 1; /* into the list of idle ones, from where it is held */
-            release(cache->index, b);
+            clb_kv_block_release(cache->index, b);
         }
         seq->shares = true;
-        push(seq, b);
+        clb_kv_block_push(seq, b);
+        clb_kv_window_offer(seq, b, i, n / p);
     }
+}
+
+void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
+{
+    if (may_share(seq) && seq->n_blocks < seq->position / clb_kv_page_tokens(seq->cache)) {
+        assert(n == seq->position);
+        give(seq, tokens, n < seq->n_exact ? n : seq->n_exact); /* what full attention computed */
+    }
+    if (!seq->pass_rows)
+        clb_kv_recent_slide(seq);
 }
 
 /* ---- making, ending, figures ---- */
@@ -449,7 +229,7 @@ void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
 int clb_kv_share(clb_kv_cache *cache, const void *salt, size_t n, clb_error *err)
 {
     const clb_kv_layout *l = &cache->layout;
-    const uint32_t layout[] = {FORMAT,         l->n_layers, l->n_heads, l->n_kv_heads, l->k_dim,  l->v_dim, l->k_type,
+    const uint32_t layout[] = {CLB_KV_SHARE_FORMAT,         l->n_layers, l->n_heads, l->n_kv_heads, l->k_dim,  l->v_dim, l->k_type,
                                l->v_type, l->page_tokens, l->turn_k,  l->turn_v,     l->recent, l->n_rot};
     if (cache->index || cache->n_seqs)
         return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: sharing is turned on once, before the first sequence");
@@ -458,7 +238,7 @@ int clb_kv_share(clb_kv_cache *cache, const void *salt, size_t n, clb_error *err
         return CLB_NOMEM(err, "index of the KV cache");
     x->n_buckets = 256;
     x->buckets = calloc(x->n_buckets, sizeof *x->buckets);
-    x->pages = calloc(n_heads_all(cache), sizeof *x->pages);
+    x->pages = calloc(clb_kv_block_pages(cache), sizeof *x->pages);
     if (!x->buckets || !x->pages) {
         free(x->buckets);
         free(x->pages);
@@ -473,6 +253,12 @@ int clb_kv_share(clb_kv_cache *cache, const void *salt, size_t n, clb_error *err
         XXH3_128bits_update(&state, salt, n);
         x->roots[mode] = XXH3_128bits_digest(&state);
     }
+    static const char window[] = "window";
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
+    XXH3_128bits_update(&state, &x->roots[COLIBRI_KV_POS_ORIGINAL], sizeof x->roots[0]);
+    XXH3_128bits_update(&state, window, sizeof window);
+    x->window_root = XXH3_128bits_digest(&state);
     cache->index = x;
     return COLIBRI_OK;
 }
@@ -482,24 +268,6 @@ int clb_kv_share_on_disk(clb_kv_cache *cache, const char *dir, uint64_t max_byte
     if (!cache->index || cache->index->disk)
         return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: a prompt cache is opened once, with sharing on");
     return clb_prompt_cache_open(dir, max_bytes, cache->log, &cache->index->disk, err);
-}
-
-void clb_kv_index_free(clb_kv_cache *cache)
-{
-    clb_kv_index *x = cache->index;
-    if (!x)
-        return;
-    while (x->oldest) {
-        clb_kv_block *b = x->oldest;
-        not_idle(x, b);
-        forget(cache, b);
-    }
-    assert(x->n_blocks == 0);
-    clb_prompt_cache_close(x->disk);
-    free(x->buckets);
-    free(x->pages);
-    free(x);
-    cache->index = NULL;
 }
 
 void clb_kv_cache_share_stats(const clb_kv_cache *cache, clb_kv_share_stats *out)
@@ -516,9 +284,14 @@ void clb_kv_cache_share_stats(const clb_kv_cache *cache, clb_kv_share_stats *out
     out->blocks = x->n_blocks;
     out->blocks_idle = x->n_idle;
     out->blocks_dropped = x->dropped;
-    for (clb_kv_block *b = x->oldest; b; b = b->newer)
-        for (uint32_t i = 0; i < n_heads_all(cache); i++)
-            out->bytes_idle += pool->refs[pages_of(cache, b)[i]] == 1 ? pool->page_bytes : 0;
+    out->windows = x->n_windows;
+    const uint64_t window_bytes = clb_kv_window_pages(cache) * pool->page_bytes;
+    out->bytes_windows = x->n_windows * window_bytes;
+    for (clb_kv_block *b = x->oldest; b; b = b->newer) {
+        out->bytes_idle += b->has_window ? window_bytes : 0;
+        for (uint32_t i = 0; i < clb_kv_block_pages(cache); i++)
+            out->bytes_idle += pool->refs[clb_kv_pages_of(cache, b)[i]] == 1 ? pool->page_bytes : 0;
+    }
     if (x->disk) {
         const clb_prompt_cache_stats d = clb_prompt_cache_get_stats(x->disk);
         out->blocks_written = d.written;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kv/internal.h"
+#include "kv/index.h"
 
 #define STEP  16u /* B moves by this much */
 #define SPARE 16u /* positions before B(next) that stay, at least */
@@ -144,20 +144,26 @@ uint64_t clb_kv_recent_wanted(const clb_kv_seq *seq, uint32_t n_rows)
     return more > 0 ? (uint64_t)more : 0;
 }
 
+static bool reserve(clb_kv_head *h, uint64_t n_pages)
+{
+    if (n_pages <= h->cap_recent)
+        return true;
+    const void **k = realloc(h->k_recent, (size_t)n_pages * sizeof *k);
+    h->k_recent = k ? k : h->k_recent;
+    const void **v = realloc(h->v_recent, (size_t)n_pages * sizeof *v);
+    h->v_recent = v ? v : h->v_recent;
+    if (!k || !v)
+        return false;
+    h->cap_recent = (uint32_t)n_pages;
+    return true;
+}
+
 bool clb_kv_recent_reserve(clb_kv_seq *seq, uint32_t n_rows)
 {
     for (uint32_t i = 0; clb_kv_recent_on(seq) && i < clb_kv_n_heads_all(seq); i++) {
         clb_kv_head *h = &seq->heads[i];
-        const uint64_t want = pages_for(seq, h, (uint64_t)h->n + n_rows);
-        if (want <= h->cap_recent)
-            continue;
-        const void **k = realloc(h->k_recent, (size_t)want * sizeof *k);
-        h->k_recent = k ? k : h->k_recent;
-        const void **v = realloc(h->v_recent, (size_t)want * sizeof *v);
-        h->v_recent = v ? v : h->v_recent;
-        if (!k || !v)
+        if (!reserve(h, pages_for(seq, h, (uint64_t)h->n + n_rows)))
             return false;
-        h->cap_recent = (uint32_t)want;
     }
     return true;
 }
@@ -206,15 +212,21 @@ static void slide(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h)
     seq->n_recent -= n;
 }
 
-void clb_kv_recent_close(clb_kv_seq *seq)
+void clb_kv_recent_slide(clb_kv_seq *seq)
 {
     const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads;
-    for (uint32_t i = 0; clb_kv_recent_on(seq) && i < clb_kv_n_heads_all(seq); i++) {
-        clb_kv_recent_shrink(seq, &seq->heads[i], seq->heads[i].n);
+    for (uint32_t i = 0; clb_kv_recent_on(seq) && i < clb_kv_n_heads_all(seq); i++)
         slide(seq, i / n_kv_heads, &seq->heads[i]);
-    }
     if (clb_kv_recent_on(seq))
         clb_kv_pool_trim(&seq->cache->recent);
+}
+
+void clb_kv_recent_close(clb_kv_seq *seq)
+{
+    for (uint32_t i = 0; clb_kv_recent_on(seq) && i < clb_kv_n_heads_all(seq); i++)
+        clb_kv_recent_shrink(seq, &seq->heads[i], seq->heads[i].n);
+    if (!seq->cache->index || seq->evicted) /* else they may be wanted for blocks (windows.c) */
+        clb_kv_recent_slide(seq);
 }
 
 void clb_kv_recent_free(clb_kv_seq *seq, clb_kv_head *h)
@@ -294,44 +306,36 @@ int clb_kv_recent_copy(clb_kv_seq *to, const clb_kv_seq *from, clb_error *err)
     return COLIBRI_OK;
 }
 
-uint64_t clb_kv_recent_saved_bytes(const clb_kv_seq *seq, uint32_t n_positions)
+uint32_t clb_kv_recent_first_block(const clb_kv_cache *cache, uint32_t n)
 {
-    if (!clb_kv_recent_on(seq))
-        return 0;
-    const uint32_t n = n_positions - first_position(&seq->cache->layout, n_positions);
-    return (uint64_t)n * clb_kv_n_heads_all(seq) * (seq->cache->k_recent_row + seq->cache->v_recent_row);
+    return first_position(&cache->layout, n) / cache->layout.page_tokens;
 }
 
-void clb_kv_recent_save(const clb_kv_seq *seq, uint8_t *out)
+const void *clb_kv_recent_page(const clb_kv_seq *seq, uint32_t head, uint32_t at)
 {
-    const uint32_t first = first_position(&seq->cache->layout, seq->position);
-    const size_t k_row = seq->cache->k_recent_row, v_row = seq->cache->v_recent_row;
-    for (uint32_t i = 0; clb_kv_recent_on(seq) && i < clb_kv_n_heads_all(seq); i++) {
-        const clb_kv_head *h = &seq->heads[i];
-        for (uint32_t r = first - h->recent_first; r < seq->position - h->recent_first; r++, out += k_row + v_row) {
-            memcpy(out, row_of(seq, h->k_recent, r, k_row), k_row);
-            memcpy(out + k_row, row_of(seq, h->v_recent, r, v_row), v_row);
-        }
-    }
+    const clb_kv_head *h = &seq->heads[head];
+    const uint64_t p = seq->cache->layout.page_tokens, begin = at * p;
+    if (!h->n_recent || h->recent_first % p || begin < h->recent_first || begin + p > h->n)
+        return NULL;
+    return h->k_recent[at - h->recent_first / p];
 }
 
-int clb_kv_recent_load(clb_kv_seq *seq, const uint8_t *in, clb_error *err)
+bool clb_kv_recent_adopt(clb_kv_seq *seq, uint32_t first, uint32_t n, const void *const *pages)
 {
-    const uint32_t p = seq->cache->layout.page_tokens, first = first_position(&seq->cache->layout, seq->position);
-    const size_t k_row = seq->cache->k_recent_row, v_row = seq->cache->v_recent_row;
-    if (!clb_kv_recent_on(seq))
-        return COLIBRI_OK;
-    for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++)
-        seq->heads[i].recent_first = first; /* the first page need not begin where the sequence's pages do */
-    const uint64_t pages = (seq->position - first + p - 1) / p;
-    CLB_TRY(take_for_copies(seq, pages * clb_kv_n_heads_all(seq), err));
-    for (uint32_t i = 0; i < clb_kv_n_heads_all(seq); i++) {
+    const uint32_t n_heads = clb_kv_n_heads_all(seq);
+    for (uint32_t i = 0; i < n_heads; i++)
+        if (!reserve(&seq->heads[i], n))
+            return false;
+    for (uint32_t i = 0; i < n_heads; i++) {
         clb_kv_head *h = &seq->heads[i];
-        take_pages(seq, h, seq->position);
-        for (uint32_t r = 0; r < seq->position - first; r++, in += k_row + v_row) {
-            memcpy(row_of(seq, h->k_recent, r, k_row), in, k_row);
-            memcpy(row_of(seq, h->v_recent, r, v_row), in + k_row, v_row);
+        clb_kv_recent_shrink(seq, h, 0);
+        h->recent_first = first * seq->cache->layout.page_tokens;
+        for (; h->n_recent < n; h->n_recent++) {
+            uint8_t *const page = (uint8_t *)(uintptr_t)pages[(size_t)h->n_recent * n_heads + i];
+            h->k_recent[h->n_recent] = page;
+            h->v_recent[h->n_recent] = page + seq->cache->v_recent_offset;
         }
+        seq->n_recent += n;
     }
-    return COLIBRI_OK;
+    return true;
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "colibri/numerics.h"
-#include "kv/internal.h"
+#include "kv/index.h"
 #include "ops/hadamard.h"
 #include "ops/kv_quant.h"
 #include "ops/ops.h"
@@ -193,11 +193,20 @@ void clb_kv_write_soon(const clb_kv_seq *seq, uint32_t layer, uint32_t i)
 clb_kv_view clb_kv_view_of(const clb_kv_seq *seq, uint32_t layer, uint32_t kv_head)
 {
     const clb_kv_head *h = &seq->heads[(size_t)layer * seq->cache->layout.n_kv_heads + kv_head];
-    const uint32_t skipped = h->picked ? h->n_skipped : 0;
-    return (clb_kv_view){.k_pages = h->picked ? h->k_picked : h->k_pages,
-                         .v_pages = h->picked ? h->v_picked : h->v_pages,
-                         .n_before = h->n - skipped,
-                         .k_recent = h->k_recent,
-                         .v_recent = h->v_recent,
-                         .recent_first = h->recent_first - (h->k_recent ? skipped : 0)};
+    const void *const *const k = h->k_recent, *const *const v = h->v_recent;
+    if (h->picked) { /* copies of pages that were not chosen do not count; of a prefix they begin with a page */
+        const uint32_t p = seq->cache->layout.page_tokens, from = k ? clb_kv_picks_from(seq) - h->recent_first / p : 0;
+        return (clb_kv_view){.k_pages = h->k_picked,
+                             .v_pages = h->v_picked,
+                             .n_before = h->n - h->n_skipped,
+                             .k_recent = k ? k + from : NULL,
+                             .v_recent = k ? v + from : NULL,
+                             .recent_first = k ? h->recent_first + from * p - h->n_skipped : 0};
+    }
+    return (clb_kv_view){.k_pages = h->k_pages,
+                         .v_pages = h->v_pages,
+                         .n_before = h->n,
+                         .k_recent = k,
+                         .v_recent = v,
+                         .recent_first = h->recent_first};
 }

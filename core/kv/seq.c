@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kv/internal.h"
+#include "kv/index.h"
 
 int clb_kv_seq_create(clb_kv_cache *cache, const clb_kv_seq_options *options, clb_kv_seq **out, clb_error *err)
 {
@@ -99,8 +99,7 @@ void clb_kv_head_shrink(clb_kv_seq *seq, clb_kv_head *head, uint32_t n)
     }
 }
 
-/* Positions >= n leave every head. */
-static void cut(clb_kv_seq *seq, uint32_t n)
+void clb_kv_cut(clb_kv_seq *seq, uint32_t n)
 {
     clb_kv_unreserve(seq);
     clb_kv_hold_only(seq, n / seq->cache->layout.page_tokens);
@@ -124,7 +123,7 @@ static void cut(clb_kv_seq *seq, uint32_t n)
 
 void clb_kv_seq_reset(clb_kv_seq *seq)
 {
-    cut(seq, 0);
+    clb_kv_cut(seq, 0);
     seq->evicted = seq->selections = seq->bad_answers = 0;
     seq->gives_up = seq->given_up = false;
     seq->n_protected = seq->n_protected_always;
@@ -161,7 +160,7 @@ int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err)
         return clb_fail(err, COLIBRI_E_UNSUPPORTED,
                         "KV cache: the unquantized copies of the window before token %u are gone (--kv-recent 0 has none)",
                         n_positions);
-    cut(seq, n_positions);
+    clb_kv_cut(seq, n_positions);
     return COLIBRI_OK;
 }
 

@@ -199,31 +199,6 @@ static void cuts_that_lose_the_window(void **state)
     stop(&s);
 }
 
-/* Another sequence goes on from saved copies as the first one would. */
-static void copies_saved_and_loaded(void **state)
-{
-    (void)state;
-    clb_error err;
-    struct setup a = start(32, 64, 0), b = start(32, 64, 0);
-    for (int i = 0; i < 5; i++)
-        pass(&a, 1, 37, 37, false);
-    const uint64_t n = clb_kv_recent_saved_bytes(a.seq, clb_kv_seq_position(a.seq));
-    const uint32_t p = clb_kv_seq_position(a.seq);
-    assert_int_equal(n, (p - first_position(p, 64)) * (uint64_t)LAYERS * KV_HEADS * 3 * DIM * 2);
-    uint8_t *const saved = malloc(n);
-    clb_kv_recent_save(a.seq, saved);
-    for (int i = 0; i < 5; i++) /* the same positions, other copies */
-        pass(&b, 9, 37, 37, false);
-    for (uint32_t i = 0; i < clb_kv_n_heads_all(b.seq); i++)
-        clb_kv_recent_shrink(b.seq, &b.seq->heads[i], 0);
-    assert_ok(clb_kv_recent_load(b.seq, saved, &err), &err);
-    pass(&b, 1, 40, 40, false);
-    pass(&b, 1, 1, 1, false);
-    free(saved);
-    stop(&a);
-    stop(&b);
-}
-
 /* Rows read back: the quantized ones through the turn, near what was written. */
 static void rows_read_back(void **state)
 {
@@ -285,8 +260,9 @@ static void layouts_that_do_not_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_passes),           cmocka_unit_test(cuts_that_lose_the_window),
-        cmocka_unit_test(copies_saved_and_loaded), cmocka_unit_test(rows_read_back),
+        cmocka_unit_test(random_passes),
+        cmocka_unit_test(cuts_that_lose_the_window),
+        cmocka_unit_test(rows_read_back),
         cmocka_unit_test(layouts_that_do_not_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -189,7 +189,12 @@ static void strategies(void **state)
     } cases[] = {{"kv-strategy=keydiff", "kv-positions=original", 64},
                  {"kv-strategy=l2-norm", "kv-positions=compact", 64},
                  {"kv-strategy=lagkv", "kv-positions=auto", 64},
-                 {"kv-strategy=sliding-window", "kv-positions=auto", 0} /* a budget of its own */,
+                 {"kv-strategy=sliding-window", "kv-positions=auto", 64},
+                 {"kv-strategy=streaming", "kv-positions=auto", 64},
+                 {"kv-strategy=pyramid/keydiff", "kv-positions=auto", 64},
+                 {"kv-strategy=ada/l2-norm", "kv-positions=auto", 64},
+                 {"kv-strategy=chunk/lagkv", "kv-positions=auto", 64},
+                 {"kv-strategy=ada/h2o", "kv-positions=auto", 0},
                  {"kv-strategy=h2o", "kv-positions=auto", 0},
                  {"kv-strategy=snapkv", "kv-positions=auto", 0},
                  {"kv-strategy=quest", "kv-positions=auto", 144}};
@@ -267,25 +272,6 @@ static void bounds_follow_blocks(void **state)
     close_pair(&p);
 }
 
-/* A window of unquantized copies belongs to the session that computed it: such caches share nothing yet. */
-static void a_recent_window_is_not_shared(void **state)
-{
-    (void)state;
-    static const char *const settings[] = {"ctx=300", "batch=64", "kv-type=q8_0", "kv-recent=32", NULL};
-    struct pair p;
-    uint32_t ids[MOST];
-    open_pair(&p, WIDE, settings);
-    some_ids(&p.shares, ids, MOST, 8);
-    clb_session *a = make(&p.shares), *b = make(&p.shares);
-    feed(a, ids, 200);
-    feed(b, ids, 200);
-    assert_int_equal(clb_session_reuse(b).memory, 0);
-    same_logits(&p, b, ids, 200);
-    clb_session_destroy(a);
-    clb_session_destroy(b);
-    close_pair(&p);
-}
-
 /* What is protected stays so when a session's begun block gives way to a known one. */
 static void protection_survives(void **state)
 {
@@ -350,7 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversations),        cmocka_unit_test(random_turns),
         cmocka_unit_test(bounds_follow_blocks),
-        cmocka_unit_test(strategies),           cmocka_unit_test(a_recent_window_is_not_shared),
+        cmocka_unit_test(strategies),
         cmocka_unit_test(protection_survives),  cmocka_unit_test(idle_prefixes_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

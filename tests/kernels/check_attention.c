@@ -10,6 +10,13 @@
 
 void check_attention(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
                      uint32_t number);
+void check_attention_edges(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
+                           uint32_t number);
+
+/* What a call is about. */
+struct shape {
+    uint32_t rows, heads, k_dim, v_dim, n_kv, page_tokens, k_type, v_type;
+};
 
 /* Pages of keys or values, each at a guard page of its own. */
 struct pages {
@@ -221,6 +228,19 @@ static void compare_out(struct report *rep, const float *got, const float *want,
         }
 }
 
+/* Ranges without a segment, and such as no row sees: nothing may come of them. */
+static void run_empty(struct rng *r, const struct colibri_vecops *v, const struct colibri_attention_args *whole,
+                      uint32_t n_segments)
+{
+    struct colibri_attention_args a = *whole;
+    a.stages = COLIBRI_ATTN_SEGMENTS;
+    a.segment_begin = a.segment_end = rng_below(r, n_segments + 1);
+    v->attention(&a);
+    a.segment_begin = n_segments;
+    a.segment_end = n_segments + rng_below(r, 3);
+    v->attention(&a);
+}
+
 /* The stages in calls of their own, for ranges of segments in random order. */
 static void run_split(struct rng *r, const struct colibri_vecops *v, const struct colibri_attention_args *whole,
                       uint32_t n_segments)
@@ -233,35 +253,25 @@ static void run_split(struct rng *r, const struct colibri_vecops *v, const struc
     }
     cut[n] = UINT32_MAX; /* segments that nobody sees */
     const uint32_t first = rng_below(r, n), step = rng_below(r, 2) ? 1 : n - 1;
+    run_empty(r, v, whole, n_segments);
     a.stages = COLIBRI_ATTN_SEGMENTS;
     for (uint32_t i = 0, k = first; i < n; i++, k = (k + step) % n) {
         a.segment_begin = cut[k];
         a.segment_end = cut[k + 1];
         v->attention(&a);
     }
+    run_empty(r, v, whole, n_segments);
     a.stages = COLIBRI_ATTN_COMBINE;
     v->attention(&a);
 }
 
-void check_attention(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
-                     uint32_t number)
+static void check_shape(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
+                        uint32_t number, const struct shape *s)
 {
-    const uint32_t heads = rng_below(r, 8) ? rng_range(r, 1, 9) : rng_range(r, 1, 70);
-    const uint32_t k_type = random_type(r, v->attention_takes);
-    const uint32_t v_type = rng_below(r, 2) ? k_type : random_type(r, v->attention_takes);
-    const uint32_t k_dim = whole_blocks(random_dim(r), k_type);
-    const uint32_t v_dim = whole_blocks(rng_below(r, 2) ? k_dim : random_dim(r), v_type);
-    const uint32_t most_rows = heads < 9 ? 70 / heads : 3;
-    const uint32_t rows = rng_below(r, 3) ? rng_range(r, 1, most_rows) : 1, queries = rows * heads;
-    const uint32_t longest = (uint32_t)(rep->o->work / queries / (k_dim + v_dim));
-    const uint32_t limit = longest > 1600 ? 1600 : longest < 40 ? 40 : longest;
-    /* n_kv also so that the rows reach over the end of a segment */
-    const uint32_t edge = COLIBRI_ATTN_SEGMENT * rng_range(r, 1, 2) - rng_below(r, rows);
-    const uint32_t n_kv = rng_below(r, 2)                       ? rng_range(r, 1, limit)
-                          : rng_below(r, 2) || edge > 2 * limit ? rng_range(r, 1, 40)
-                                                                : edge;
+    const uint32_t rows = s->rows, heads = s->heads, queries = rows * heads, n_kv = s->n_kv;
+    const uint32_t k_dim = s->k_dim, v_dim = s->v_dim, k_type = s->k_type, v_type = s->v_type;
+    const uint32_t page_tokens = s->page_tokens;
     const uint32_t n_seen = n_kv + rows - 1, n_segments = (n_seen + COLIBRI_ATTN_SEGMENT - 1) / COLIBRI_ATTN_SEGMENT;
-    const uint32_t page_tokens = rng_range(r, 1 + n_seen / 40, 1 + n_seen / 40 + rng_below(r, 128));
     const bool specials = rng_below(r, 4) == 0, with_sinks = rng_below(r, 3) == 0, with_sums = rng_below(r, 2);
     const bool split = rng_below(r, 3) == 0;
     const size_t q_stride = k_dim + rng_below(r, 2) * rng_below(r, 30);
@@ -359,4 +369,64 @@ void check_attention(struct report *rep, const struct colibri_vecops *v, struct 
     guarded_free(&weights);
     guarded_free(&parts);
     free_cache(&cache);
+}
+
+void check_attention(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
+                     uint32_t number)
+{
+    const uint32_t heads = rng_below(r, 8) ? rng_range(r, 1, 9) : rng_range(r, 1, 70);
+    const uint32_t k_type = random_type(r, v->attention_takes);
+    const uint32_t v_type = rng_below(r, 2) ? k_type : random_type(r, v->attention_takes);
+    const uint32_t k_dim = whole_blocks(random_dim(r), k_type);
+    const uint32_t v_dim = whole_blocks(rng_below(r, 2) ? k_dim : random_dim(r), v_type);
+    const uint32_t most_rows = heads < 9 ? 70 / heads : 3;
+    const uint32_t rows = rng_below(r, 3) ? rng_range(r, 1, most_rows) : 1, queries = rows * heads;
+    const uint32_t longest = (uint32_t)(rep->o->work / queries / (k_dim + v_dim));
+    const uint32_t limit = longest > 1600 ? 1600 : longest < 40 ? 40 : longest;
+    /* n_kv also so that the rows reach over the end of a segment */
+    const uint32_t edge = COLIBRI_ATTN_SEGMENT * rng_range(r, 1, 2) - rng_below(r, rows);
+    const uint32_t n_kv = rng_below(r, 2)                       ? rng_range(r, 1, limit)
+                          : rng_below(r, 2) || edge > 2 * limit ? rng_range(r, 1, 40)
+                                                                : edge;
+    const uint32_t n_seen = n_kv + rows - 1;
+    const uint32_t page_tokens = rng_range(r, 1 + n_seen / 40, 1 + n_seen / 40 + rng_below(r, 128));
+    const struct shape s = {rows, heads, k_dim, v_dim, n_kv, page_tokens, k_type, v_type};
+    check_shape(rep, v, r, name, number, &s);
+}
+
+/* Each of these with every pair of types; dimensions are rounded up to whole blocks where they must be. */
+static const struct shape edges[] = {
+    {.rows = 1, .heads = 1, .k_dim = 64, .v_dim = 64, .n_kv = 1, .page_tokens = 32},  /* one position */
+    {.rows = 1, .heads = 3, .k_dim = 64, .v_dim = 1, .n_kv = 100, .page_tokens = 16}, /* as for probabilities alone */
+    {.rows = 1, .heads = 1, .k_dim = 1, .v_dim = 1, .n_kv = 1, .page_tokens = 1},     /* as little as there can be */
+    {.rows = 2, .heads = 3, .k_dim = 17, .v_dim = 31, .n_kv = 33, .page_tokens = 16}, /* odd dimensions */
+    {.rows = 9, .heads = 2, .k_dim = 1, .v_dim = 97, .n_kv = 15, .page_tokens = 7},
+    {.rows = 1, .heads = 5, .k_dim = 33, .v_dim = 15, .n_kv = 16, .page_tokens = 16}, /* a whole line of positions */
+    {.rows = 3, .heads = 1, .k_dim = 95, .v_dim = 7, .n_kv = 17, .page_tokens = 5},
+    {.rows = 1, .heads = 1, .k_dim = 32, .v_dim = 96, .n_kv = COLIBRI_ATTN_SEGMENT, .page_tokens = 64},
+    {.rows = 3, .heads = 1, .k_dim = 96, .v_dim = 32, .n_kv = COLIBRI_ATTN_SEGMENT - 1, .page_tokens = 32},
+    {.rows = 1, .heads = 2, .k_dim = 5, .v_dim = 3, .n_kv = COLIBRI_ATTN_SEGMENT + 1, .page_tokens = 1000},
+    {.rows = 17, .heads = 4, .k_dim = 64, .v_dim = 47, .n_kv = 1, .page_tokens = 1}, /* itself and its kin */
+    {.rows = 6, .heads = 1, .k_dim = 13, .v_dim = 64, .n_kv = 3, .page_tokens = 16},
+};
+
+void check_attention_edges(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
+                           uint32_t number)
+{
+    static const struct {
+        uint32_t type, takes;
+    } types[] = {{COLIBRI_TYPE_F16, 0},
+                 {COLIBRI_TYPE_F32, 0},
+                 {COLIBRI_TYPE_Q8_0, COLIBRI_ATTN_TAKES_Q8_0},
+                 {COLIBRI_TYPE_Q4_0, COLIBRI_ATTN_TAKES_Q4_0}};
+    for (uint32_t k = 0; k < 16; k++) {
+        struct shape s = edges[number % (sizeof(edges) / sizeof(edges[0]))];
+        if ((types[k / 4].takes | types[k % 4].takes) & ~v->attention_takes)
+            continue;
+        s.k_type = types[k / 4].type;
+        s.v_type = types[k % 4].type;
+        s.k_dim = whole_blocks(s.k_dim, s.k_type);
+        s.v_dim = whole_blocks(s.v_dim, s.v_type);
+        check_shape(rep, v, r, name, number, &s);
+    }
 }

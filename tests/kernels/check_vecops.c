@@ -228,6 +228,8 @@ static void check_f32_to_f16(struct report *rep, const struct colibri_vecops *v,
 
 void check_attention(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
                      uint32_t number);
+void check_attention_edges(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
+                           uint32_t number);
 
 void check_vecops(struct report *rep, const struct colibri_vecops *v)
 {
@@ -245,6 +247,7 @@ void check_vecops(struct report *rep, const struct colibri_vecops *v)
         {"act_q8x256", v->act_q8x256 != NULL, check_act_q8x256},
         {"f32_to_f16", v->f32_to_f16 != NULL, check_f32_to_f16},
         {"attention", v->attention != NULL, check_attention},
+        {"attention-edges", v->attention != NULL, check_attention_edges},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         char name[100];

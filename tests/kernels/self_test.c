@@ -1,6 +1,7 @@
 /* Deliberately wrong kernels: the checks must catch every one of them. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +28,31 @@ static void early_recent(const struct colibri_attention_args *a)
     struct colibri_attention_args b = *a;
     b.recent_begin -= (a->k_recent || a->v_recent) && a->recent_begin > a->recent_first;
     clb_ref_attention(&b);
+}
+
+/* A first part that no position has gone into, where a call has no segment to do. */
+static void empty_segment(const struct colibri_attention_args *a)
+{
+    if (a->stages == COLIBRI_ATTN_SEGMENTS && a->segment_begin >= a->segment_end)
+        memset(a->parts, 0, colibri_attn_part_floats(a->v_dim) * sizeof(float));
+    else
+        clb_ref_attention(a);
+}
+
+/* Values of one type by what suits the other. */
+static void mixed_types(const struct colibri_attention_args *a)
+{
+    clb_ref_attention(a);
+    if ((a->stages & COLIBRI_ATTN_COMBINE) && a->k_type == COLIBRI_TYPE_F32 && a->v_type == COLIBRI_TYPE_Q4_0)
+        a->out[a->v_dim - 1] += a->out[0] * 0x1p-20f;
+}
+
+/* Lines of 16 values, and what does not fill one without the last. */
+static void odd_values(const struct colibri_attention_args *a)
+{
+    clb_ref_attention(a);
+    if ((a->stages & COLIBRI_ATTN_COMBINE) && a->v_dim == 1)
+        a->out[0] = 0.0f;
 }
 
 /* Keys in Q8_0 widened to F16: an element has up to 19 significant bits. */
@@ -248,6 +274,9 @@ static int judge_vecops(const struct options *o)
                   {"short-attention", "", ".attention", right},
                   {"early-recent", "", ".attention", right},
                   {"rounding-keys", "", ".attention", right},
+                  {"empty-segment", "", ".attention", right},
+                  {"mixed-types", "", ".attention-edges", right},
+                  {"odd-values", "", ".attention-edges", right},
                   {"rounding-add", "floating-point control", ".elementwise", right},
                   {"counting-scale", "changed writable data", ".elementwise", right},
                   {"vecops-empty", "offers no operation", NULL, {0}}};
@@ -257,10 +286,13 @@ static int judge_vecops(const struct options *o)
     tables[2].v.attention = short_attention;
     tables[3].v.attention = early_recent;
     tables[4].v.attention = rounding_keys;
-    tables[5].v.add = rounding_add;
-    tables[6].v.scale = counting_scale;
-    tables[7].v.struct_size = sizeof(right);
-    tables[7].v.name = "empty";
+    tables[5].v.attention = empty_segment;
+    tables[6].v.attention = mixed_types;
+    tables[7].v.attention = odd_values;
+    tables[8].v.add = rounding_add;
+    tables[9].v.scale = counting_scale;
+    tables[10].v.struct_size = sizeof(right);
+    tables[10].v.name = "empty";
     int missed = 0;
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (o->filter && !strstr(tables[i].name, o->filter))

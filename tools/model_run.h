@@ -11,7 +11,7 @@
 
 /* Settings of every command that opens a model; to be put into its list. */
 #define CLB_ENGINE_SETTINGS                                                                                            \
-    CLB_SET_model_model, CLB_SET_model_ctx, CLB_SET_model_batch, CLB_SET_memory_max_memory, CLB_SET_memory_memory_share, CLB_SET_memory_mlock,      \
+    CLB_SET_model_model, CLB_SET_model_ctx, CLB_SET_model_batch, CLB_SET_memory_max_memory, CLB_SET_memory_memory_share, CLB_SET_model_lora, CLB_SET_memory_lora_memory, CLB_SET_memory_mlock,      \
         CLB_SET_cpu_threads, CLB_SET_cpu_pin, CLB_SET_cpu_mask, CLB_SET_store_mode, CLB_SET_store_expert_slots,        \
         CLB_SET_store_expert_policy, CLB_SET_store_expert_pool, CLB_SET_store_expert_profile, CLB_SET_store_predictor, \
         CLB_SET_store_prefetch_depth, CLB_SET_store_resident_layers, CLB_SET_store_io, CLB_SET_store_direct,           \

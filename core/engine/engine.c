@@ -111,6 +111,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .mapped = strcmp(clb_config_str(config, CLB_SET_store_mode), "mmap") == 0,
         .resident_layers = (uint32_t)clb_config_u64(config, CLB_SET_store_resident_layers),
         .prefetch_depth = (uint32_t)clb_config_u64(config, CLB_SET_store_prefetch_depth),
+        .lora_bytes = clb_adapters_room(&e->adapters),
     };
     if (e->plan_input.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
@@ -238,6 +239,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     if (clb_vocab_size(e->vocab) > e->model->hp.n_vocab)
         return clb_fail(err, COLIBRI_E_FORMAT, "%s: %u tokens in the vocabulary, but embeddings for %u", path,
                         clb_vocab_size(e->vocab), e->model->hp.n_vocab);
+    CLB_TRY(clb_adapters_open(&e->adapters, e->model, config, err));
     CLB_TRY(start_workers(e, options, err));
     CLB_TRY(open_kv(e, config, options->min_ctx, err));
     CLB_TRY(fill_plan_input(e, options, err));
@@ -273,6 +275,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         .cancelled_ctx = options->cancelled_ctx,
     };
     CLB_TRY(clb_forward_create(&forward, &e->forward, err));
+    clb_forward_set_lora(e->forward, &e->adapters.defaults);
     CLB_TRY(open_sharing(e, options, err));
     e->load_ns = clb_now_ns() - t0;
     report_load(e);
@@ -305,6 +308,7 @@ void clb_engine_close(clb_engine *e)
         clb_expert_profile_save(e->model, e->profile, e->log);
     free(e->profile);
     clb_forward_destroy(e->forward);
+    clb_adapters_close(&e->adapters);
     if (e->kv)
         clb_kv_cache_destroy(e->kv);
     clb_model_free(e->model);

@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "cpu/numa.h"
 #include "cpu/topology.h"
+#include "engine/adapters.h"
 #include "engine/kv_strategy_settings.h"
 #include "engine/load_report.h"
 #include "engine/sampler.h"
@@ -60,6 +61,7 @@ typedef struct clb_engine {
     clb_kv_layout kv_layout;
     float *inv_freq; /* of the model's rotation, for the layout */
     clb_forward *forward;
+    clb_adapters adapters;
     clb_plan_input plan_input;
     clb_plan plan;
     clb_kv_choice kv_choice; /* the configured strategy */

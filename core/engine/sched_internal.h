@@ -23,6 +23,7 @@ typedef struct clb_lane {
     uint32_t choice;
     enum clb_lane_state state;
     clb_kv_seq *kv;
+    clb_lora_set lora;
     clb_tokens held, goal; /* tokens in the KV cache; those that shall be there before sampling */
     const float *logits;   /* [n_vocab], in the scheduler's buffer, until the next pass */
     clb_sampler *sampler;
@@ -95,12 +96,13 @@ struct clb_scheduler {
     uint32_t scored;          /* of the pass: rows handed over so far (a scoring lane is alone) */
     double decode_ns, row_ns; /* a pass of generated tokens; what each prompt row adds. 0: unknown */
     int64_t credit_ns;        /* time of passes that may be given up */
+    uint64_t lora_hash;       /* of the set that known prefixes belong to */
     uint64_t window_ns, window_prompt, window_generated, residency_ns;
 };
 
 /* sched_lane.c */
 int clb_lane_start(clb_scheduler *s, clb_lane *lane, clb_error *err);
-void clb_lane_free(clb_lane *lane);
+void clb_lane_free(clb_scheduler *s, clb_lane *lane);
 /* The prompt is in: the other lanes of the request get it, embeddings and scores go out. */
 int clb_lane_read(clb_scheduler *s, clb_lane *lane, clb_error *err);
 void clb_lane_sample(clb_scheduler *s, clb_lane *lane); /* [any-thread] into sampled, rc */

@@ -7,8 +7,10 @@
 #include "engine/sched_internal.h"
 #include "kv/prefix.h"
 
-void clb_lane_free(clb_lane *lane)
+void clb_lane_free(clb_scheduler *s, clb_lane *lane)
 {
+    clb_adapters_release(&s->o.engine->adapters, &lane->lora);
+    lane->lora.n = 0;
     if (lane->kv)
         clb_kv_seq_destroy(lane->kv);
     clb_tokens_free(&lane->held);
@@ -64,7 +66,8 @@ int clb_lane_start(clb_scheduler *s, clb_lane *lane, clb_error *err)
 {
     const clb_request_options *o = &lane->request->o;
     lane->first_read = true;
-    lane->apart = o->score_prompt || o->embed || o->lora_given;
+    CLB_TRY(clb_adapters_take(&s->o.engine->adapters, o->lora_given, o->lora, o->n_lora, &lane->lora, err));
+    lane->apart = o->score_prompt || o->embed || clb_lora_set_hash(&lane->lora) != s->lora_hash;
     if (!o->embed)
         CLB_TRY(open_sampler(s, lane, err));
     if (lane->choice) {

@@ -114,6 +114,7 @@ static void add(clb_scheduler *s, clb_lane *lane, const uint32_t *tokens, uint32
                                            : last,
         .phase = reads ? COLIBRI_PHASE_PREFILL : COLIBRI_PHASE_DECODE,
         .prefill_done = reads && last,
+        .lora = &lane->lora,
         .hidden = lane->request->o.embed,
     };
     s->in_pass[s->n_in_pass++] = lane;

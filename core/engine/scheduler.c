@@ -181,7 +181,7 @@ static void reap(clb_scheduler *s)
         if (s->lanes[i]->state != CLB_LANE_OVER)
             s->lanes[n++] = s->lanes[i];
         else
-            clb_lane_free(s->lanes[i]);
+            clb_lane_free(s, s->lanes[i]);
     s->n_free += s->n_lanes - n;
     s->n_lanes = n;
     for (clb_request **at = &s->running; *at;) {
@@ -409,6 +409,7 @@ int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **o
     s->n_vocab = (uint32_t)n_vocab;
     s->n_free = options->n_sequences;
     s->queue_end = &s->queue;
+    s->lora_hash = clb_lora_set_hash(&e->adapters.defaults);
     s->began_ns = s->window_ns = clb_now_ns();
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->called, NULL);

@@ -12,6 +12,7 @@
 #ifndef CLB_ENGINE_SCHEDULER_H
 #define CLB_ENGINE_SCHEDULER_H
 
+#include "engine/adapters.h"
 #include "engine/logprobs.h"
 #include "engine/session.h"
 #include "grammar/grammar.h"
@@ -64,12 +65,6 @@ typedef struct clb_bias {
     uint32_t token;
     float bias; /* added to the logit; -INFINITY: never */
 } clb_bias;
-
-/* One LoRA adapter of a request and its strength (lora.h); none: those that are on by default. */
-typedef struct clb_lora_use {
-    uint32_t id;
-    float scale;
-} clb_lora_use;
 
 typedef struct clb_request_options {
     const uint32_t *prompt; /* [n_prompt], copied, n_prompt >= 1 */

@@ -288,6 +288,8 @@ int clb_lora_open(const clb_model *model, const char *path, uint64_t max_bytes, 
     r.g = g;
     if (!rc)
         rc = read_all(&r);
+    if (!rc)
+        rc = clb_gguf_identity(g, r.lora->identity, r.err);
     clb_gguf_close(g);
     if (rc)
         clb_lora_close(r.lora);

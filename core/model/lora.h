@@ -10,6 +10,7 @@
 #ifndef CLB_MODEL_LORA_H
 #define CLB_MODEL_LORA_H
 
+#include "gguf/identity.h"
 #include "model/model.h"
 
 enum clb_lora_target {
@@ -39,6 +40,7 @@ typedef struct clb_lora_part {
 typedef struct clb_lora {
     char *name; /* general.name, or the file's */
     char *path;
+    uint8_t identity[CLB_GGUF_IDENTITY]; /* of the file */
     uint32_t id; /* the owner's: different for each; adapters of a set are added in order of id */
     float alpha;
     uint32_t rank; /* the largest */

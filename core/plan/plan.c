@@ -32,7 +32,7 @@ uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)
     const uint64_t work = clb_sat_mul(in->n_workers, sizes.kernel_scratch);
     const uint64_t logits = clb_sat_mul(in->n_sequences, (uint64_t)hp->n_vocab * sizeof(float));
     const uint64_t rows = clb_forward_bytes(hp, max_rows, in->kv_positions, in->n_workers);
-    return clb_sat_add(clb_sat_add(clb_sat_add(rows, work), logits), in->policy_bytes);
+    return clb_sat_add(clb_sat_add(clb_sat_add(clb_sat_add(rows, work), logits), in->policy_bytes), in->lora_bytes);
 }
 
 /* ---- the dense part --------------------------------------------------------------------------------------- */

@@ -32,6 +32,7 @@ typedef struct clb_plan_input {
     bool layer_pools;         /* every MoE layer has its own slots, equally many in all layers of a size class */
     bool mapped;              /* matrices that can be multiplied in place in the file are not copied */
     uint32_t resident_layers; /* 0: as many as fit */
+    uint64_t lora_bytes;      /* for adapters that may be loaded later */
     uint64_t policy_bytes;    /* what the expert policy keeps */
     uint32_t prefetch_depth;  /* layers read ahead of the one that is multiplied; 0 counts as 1 */
 } clb_plan_input;

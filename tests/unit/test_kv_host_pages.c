@@ -122,8 +122,7 @@ static void token(bool chosen)
         for (uint32_t head = 0; head < KVH_KV_HEADS; head++) {
             struct kvh_head *x = &h.head[l][head];
             x->n = 0;
-            const uint32_t first_copy_page =
-                h.layout.recent ? ((clb_kv_head *)rows_of(h.seq, l, head))->recent_first / KVH_PAGE : UINT32_MAX;
+            const uint32_t first_copy_page = h.layout.recent ? copies / KVH_PAGE : UINT32_MAX;
             for (uint32_t i = 0; i <= n; i++)
                 if (!chosen || i / KVH_PAGE >= full || i / KVH_PAGE >= first_copy_page || picked[l][head][i / KVH_PAGE])
                     x->position[x->n++] = i;

@@ -95,8 +95,8 @@ const char *clb_json_type_name(const json_t *v)
 
 int clb_refuse_type(clb_refusal *r, const char *param, const char *expected, const json_t *got)
 {
-    return clb_refuse(r, "invalid_type", param, "Invalid type for '%s': expected %s, but got %s instead.", param, expected,
-                      clb_json_type_name(got));
+    return clb_refuse(r, "invalid_type", param, "Invalid type for '%s': expected %s, but got %s instead.", param,
+                      expected, clb_json_type_name(got));
 }
 
 /* The value of "a.b.name" is the field `name` of the object that is given. */
@@ -111,7 +111,7 @@ static bool is_neutral(const json_t *value, const char *neutral)
 {
     json_t *n = json_loads(neutral, JSON_DECODE_ANY, NULL);
     const bool same = json_is_number(n) && json_is_number(value) ? json_number_value(n) == json_number_value(value)
-                                                                  : n && json_equal(n, value);
+                                                                 : n && json_equal(n, value);
     json_decref(n);
     return same;
 }
@@ -126,11 +126,13 @@ static int unknown(const char *path, const char *key, const clb_field *const tab
                 names[n++] = f->name;
     const long near = clb_nearest(key, names, n);
     if (near >= 0)
-        return clb_refuse(r, "unknown_parameter", path, "Unknown parameter: '%s'. Did you mean '%s'?", path, names[near]);
+        return clb_refuse(r, "unknown_parameter", path, "Unknown parameter: '%s'. Did you mean '%s'?", path,
+                          names[near]);
     return clb_refuse(r, "unknown_parameter", path, "Unknown parameter: '%s'.", path);
 }
 
-int clb_fields_check(const json_t *object, const char *where, const clb_field *const tables[], size_t n_tables, clb_refusal *r)
+int clb_fields_check(const json_t *object, const char *where, const clb_field *const tables[], size_t n_tables,
+                     clb_refusal *r)
 {
     const char *key;
     json_t *value;
@@ -154,7 +156,8 @@ int clb_fields_check(const json_t *object, const char *where, const clb_field *c
             return clb_refuse(r, "unsupported_parameter", path, "Unsupported parameter: '%s'%s%s.", path,
                               found->note ? ": " : "", found->note ? found->note : "");
         if (found->kind == CLB_FIELD_NEUTRAL && !is_neutral(value, found->note))
-            return clb_refuse(r, "unsupported_value", path, "Unsupported value: '%s' can only be %s here.", path, found->note);
+            return clb_refuse(r, "unsupported_value", path, "Unsupported value: '%s' can only be %s here.", path,
+                              found->note);
     }
     return COLIBRI_OK;
 }
@@ -169,10 +172,12 @@ int clb_field_number(const json_t *body, const char *name, double least, double 
     const double x = json_number_value(v);
     if (!(x >= least))
         return clb_refuse(r, "decimal_below_min_value", name,
-                          "Invalid '%s': decimal below minimum value. Expected a value >= %g, but got %g instead.", name, least, x);
+                          "Invalid '%s': decimal below minimum value. Expected a value >= %g, but got %g instead.",
+                          name, least, x);
     if (!(x <= most))
         return clb_refuse(r, "decimal_above_max_value", name,
-                          "Invalid '%s': decimal above maximum value. Expected a value <= %g, but got %g instead.", name, most, x);
+                          "Invalid '%s': decimal above maximum value. Expected a value <= %g, but got %g instead.",
+                          name, most, x);
     *value = x;
     return COLIBRI_OK;
 }
@@ -187,12 +192,12 @@ int clb_field_integer(const json_t *body, const char *name, int64_t least, int64
     const int64_t x = (int64_t)json_integer_value(v);
     if (x < least)
         return clb_refuse(r, "integer_below_min_value", name,
-                          "Invalid '%s': integer below minimum value. Expected a value >= %lld, but got %lld instead.", name,
-                          (long long)least, (long long)x);
+                          "Invalid '%s': integer below minimum value. Expected a value >= %lld, but got %lld instead.",
+                          name, (long long)least, (long long)x);
     if (x > most)
         return clb_refuse(r, "integer_above_max_value", name,
-                          "Invalid '%s': integer above maximum value. Expected a value <= %lld, but got %lld instead.", name,
-                          (long long)most, (long long)x);
+                          "Invalid '%s': integer above maximum value. Expected a value <= %lld, but got %lld instead.",
+                          name, (long long)most, (long long)x);
     *value = x;
     return COLIBRI_OK;
 }
@@ -235,7 +240,8 @@ int clb_field_choice(const json_t *body, const char *name, const char *const *na
         const int w = snprintf(list + n, sizeof list - n, "%s'%s'", i ? ", " : "", names[i]);
         n += w > 0 && (size_t)w < sizeof list - n ? (size_t)w : 0;
     }
-    return clb_refuse(r, "invalid_value", name, "Invalid value: '%.80s'. Supported values of '%s' are: %s.", s, name, list);
+    return clb_refuse(r, "invalid_value", name, "Invalid value: '%.80s'. Supported values of '%s' are: %s.", s, name,
+                      list);
 }
 
 int clb_field_object(const json_t *body, const char *name, json_t **value, clb_refusal *r)

@@ -1,9 +1,9 @@
-/* The fields of a request's body: types, ranges and names, checked as OpenAI's API checks them, and the refusal that says what is
- * wrong. Knows nothing about how the refusal is sent.
+/* The fields of a request's body: types, ranges and names, checked as OpenAI's API checks them, and the refusal that
+ * says what is wrong. Knows nothing about how the refusal is sent.
  *
- * A field that is null counts as not given. Getters leave *value alone then: it holds the default. All return COLIBRI_OK or a
- * status, with *r filled in. A name with dots is that of the last part, in the object that is given; messages name it whole.
- * [any-thread] */
+ * A field that is null counts as not given. Getters leave *value alone then: it holds the default. All return
+ * COLIBRI_OK or a status, with *r filled in. A name with dots is that of the last part, in the object that is given;
+ * messages name it whole. [any-thread] */
 #ifndef CLB_SERVE_FIELDS_H
 #define CLB_SERVE_FIELDS_H
 
@@ -15,17 +15,18 @@
 #include "base/str.h"
 
 typedef struct clb_refusal {
-    int http;                      /* 400, ...; 0: nothing was refused */
-    const char *type, *code;       /* "invalid_request_error", "invalid_type"; code may be NULL */
-    char param[128];               /* "messages[0].content"; "": none */
+    int http;                /* 400, ...; 0: nothing was refused */
+    const char *type, *code; /* "invalid_request_error", "invalid_type"; code may be NULL */
+    char param[128];         /* "messages[0].content"; "": none */
     char message[640];
-    uint32_t n_prompt, n_ctx;      /* context_length_exceeded: the counts, if they are known */
-    uint32_t retry_after_s;        /* 0: not said */
+    uint32_t n_prompt, n_ctx; /* context_length_exceeded: the counts, if they are known */
+    uint32_t retry_after_s;   /* 0: not said */
 } clb_refusal;
 
 /* 400 invalid_request_error. The value is COLIBRI_E_USAGE. */
 int clb_refuse(clb_refusal *r, const char *code, const char *param, const char *fmt, ...) CLB_PRINTF(4, 5);
-/* A status of the engine: USAGE, UNSUPPORTED, LIMIT 400, NOMEM and CANCELLED 503, the rest 500. The value is the status. */
+/* A status of the engine: USAGE, UNSUPPORTED, LIMIT 400, NOMEM and CANCELLED 503, the rest 500. The value is the
+ * status. */
 int clb_refuse_status(clb_refusal *r, int status, const char *message);
 int clb_refuse_nomem(clb_refusal *r);
 /* Anything else. The value is `status`. */
@@ -43,12 +44,14 @@ typedef struct clb_field {
     const char *note; /* REFUSED: what to do instead; NEUTRAL: that value, as JSON ("0", "\"auto\"", "[]") */
 } clb_field;
 
-/* Every name of `object` (found at `where`, "" for the body) must be in the table, which ends with name NULL; further tables may be
- * NULL. The message names the nearest field. */
-int clb_fields_check(const json_t *object, const char *where, const clb_field *const tables[], size_t n_tables, clb_refusal *r);
+/* Every name of `object` (found at `where`, "" for the body) must be in the table, which ends with name NULL; further
+ * tables may be NULL. The message names the nearest field. */
+int clb_fields_check(const json_t *object, const char *where, const clb_field *const tables[], size_t n_tables,
+                     clb_refusal *r);
 
 int clb_field_number(const json_t *body, const char *name, double least, double most, double *value, clb_refusal *r);
-int clb_field_integer(const json_t *body, const char *name, int64_t least, int64_t most, int64_t *value, clb_refusal *r);
+int clb_field_integer(const json_t *body, const char *name, int64_t least, int64_t most, int64_t *value,
+                      clb_refusal *r);
 int clb_field_bool(const json_t *body, const char *name, bool *value, clb_refusal *r);
 /* Borrowed from the body. */
 int clb_field_string(const json_t *body, const char *name, const char **value, clb_refusal *r);

@@ -1,7 +1,7 @@
 /* JSON text straight into a buffer: what a stream writes for every token, without a tree of values.
  *
- * The calls never fail on their own: after one that could not allocate, the buffer counts as broken (`failed`), and the caller
- * looks once at the end. */
+ * The calls never fail on their own: after one that could not allocate, the buffer counts as broken (`failed`), and the
+ * caller looks once at the end. */
 #ifndef CLB_SERVE_JSON_WRITE_H
 #define CLB_SERVE_JSON_WRITE_H
 

@@ -1,0 +1,37 @@
+/* OpenAI's words: errors, chunks of a stream, usage, log probabilities, and the fields that its endpoints share. */
+#ifndef CLB_SERVE_OPENAI_H
+#define CLB_SERVE_OPENAI_H
+
+#include "serve/completion.h"
+
+/* {"error": {"message", "type", "param", "code"}} with the status, and Retry-After where it is known. */
+void clb_openai_refuse(clb_exchange *x, const clb_refusal *r);
+/* The same as an event of a stream that has begun. */
+void clb_openai_stream_error(clb_completion *c, const clb_refusal *r, clb_json_buf *out);
+
+/* What every body and chunk begins with:
+ * {"id":"<prefix><exchange>","object":...,"created":...,"model":...,"system_fingerprint":..., */
+void clb_openai_head(const clb_completion *c, const char *prefix, const char *object, clb_json_buf *out);
+/* "usage":{...} */
+void clb_openai_usage(const clb_completion *c, clb_json_buf *out);
+/* "timings":{...} in llama.cpp's words */
+void clb_openai_timings(const clb_completion *c, clb_json_buf *out);
+/* "prompt_progress":{...} in llama.cpp's words */
+void clb_openai_progress(const clb_progress_info *p, clb_json_buf *out);
+/* "stop", "length" */
+const char *clb_openai_finish(enum clb_finish finish);
+
+/* response_format, json_schema, grammar: at most one of them, as GBNF at the end of *gbnf (nothing if none was given).
+ * *param is the one that it came from. */
+int clb_openai_format_read(const json_t *body, clb_buf *gbnf, const char **param, clb_refusal *r);
+/* The grammar of the options. `param` is what a refusal is about. */
+int clb_openai_grammar(clb_text_options *o, const clb_buf *gbnf, const char *param, clb_refusal *r);
+
+/* Elements of chat's logprobs.content; a comma goes before each but the first of `out`. */
+void clb_openai_chat_logprobs(const clb_vocab *vocab, const clb_token_info *tokens, size_t n, clb_json_buf *out);
+/* The four arrays of the older form, without brackets: tokens, token_logprobs, top_logprobs (null where n_logprobs is
+ * 0), text_offset (offset[i] of token i, in characters). */
+void clb_openai_legacy_logprobs(const clb_vocab *vocab, const clb_token_info *tokens, size_t n, const uint64_t *offset,
+                                bool first_is_null, clb_json_buf out[4]);
+
+#endif

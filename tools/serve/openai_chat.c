@@ -1,0 +1,239 @@
+/* POST /v1/chat/completions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/openai.h"
+#include "serve/openai_chat.h"
+
+static const clb_field fields[] = {
+    {"messages", CLB_FIELD_USED, NULL},
+    {"max_completion_tokens", CLB_FIELD_USED, NULL},
+    {"logprobs", CLB_FIELD_USED, NULL},
+    {"top_logprobs", CLB_FIELD_USED, NULL},
+    {"tools", CLB_FIELD_USED, NULL},
+    {"tool_choice", CLB_FIELD_USED, NULL},
+    {"parallel_tool_calls", CLB_FIELD_USED, NULL},
+    {"reasoning_effort", CLB_FIELD_USED, NULL},
+    /* of llama.cpp, vLLM and others */
+    {"reasoning_format", CLB_FIELD_USED, NULL},
+    {"chat_template_kwargs", CLB_FIELD_USED, NULL},
+    {"enable_thinking", CLB_FIELD_USED, NULL},
+    {"documents", CLB_FIELD_USED, NULL},
+    {"prediction", CLB_FIELD_IGNORED, NULL},
+    {"modalities", CLB_FIELD_NEUTRAL, "[\"text\"]"},
+    {"verbosity", CLB_FIELD_NEUTRAL, "\"medium\""},
+    {"add_generation_prompt", CLB_FIELD_NEUTRAL, "true"},
+    {"echo", CLB_FIELD_NEUTRAL, "false"},
+    {"skip_special_tokens", CLB_FIELD_NEUTRAL, "true"},
+    {"audio", CLB_FIELD_REFUSED, "this server speaks text"},
+    {"web_search_options", CLB_FIELD_REFUSED, "this server does not search the web"},
+    {"functions", CLB_FIELD_REFUSED, "deprecated, use 'tools'"},
+    {"function_call", CLB_FIELD_REFUSED, "deprecated, use 'tool_choice'"},
+    {NULL, CLB_FIELD_USED, NULL},
+};
+
+/* What a request says about tools and thoughts. */
+struct chat_request {
+    clb_prompt_request prompt;
+    json_t *kwargs; /* made here */
+    bool reasoning;
+    clb_buf gbnf;
+    const char *gbnf_param;
+};
+
+static int read_logprobs(clb_text_options *o, const json_t *body, clb_refusal *r)
+{
+    bool wanted = false;
+    int64_t top = -1;
+    CLB_TRY(clb_field_bool(body, "logprobs", &wanted, r));
+    CLB_TRY(clb_field_integer(body, "top_logprobs", 0, CLB_TOP_LOGPROBS_MOST, &top, r));
+    if (top >= 0 && !wanted)
+        return clb_refuse(r, "invalid_value", "top_logprobs",
+                          "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.");
+    o->n_logprobs = wanted ? (top > 0 ? (int)top : 0) : -1;
+    return COLIBRI_OK;
+}
+
+static int read_named_tool(const json_t *choice, const json_t *tools, clb_prompt_request *p, clb_refusal *r)
+{
+    static const clb_field choice_fields[] = {
+        {"type", CLB_FIELD_USED, NULL}, {"function", CLB_FIELD_USED, NULL}, {NULL, CLB_FIELD_USED, NULL}};
+    static const char *const types[] = {"function", NULL};
+    size_t type = 0;
+    json_t *function;
+    CLB_TRY(clb_field_choice(choice, "tool_choice.type", types, &type, r));
+    CLB_TRY(clb_fields_check(choice, "tool_choice", (const clb_field *const[]){choice_fields}, 1, r));
+    CLB_TRY(clb_field_object(choice, "tool_choice.function", &function, r));
+    if (function)
+        CLB_TRY(clb_field_string(function, "tool_choice.function.name", &p->tool_name, r));
+    if (!p->tool_name)
+        return clb_refuse(r, "missing_required_parameter", "tool_choice.function.name",
+                          "Missing required parameter: 'tool_choice.function.name'.");
+    size_t i;
+    json_t *tool;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (name && strcmp(name, p->tool_name) == 0) {
+            p->choice = CLB_TOOLS_NAMED;
+            return COLIBRI_OK;
+        }
+    }
+    return clb_refuse(r, "invalid_value", "tool_choice", "Invalid 'tool_choice': there is no tool '%.64s' in 'tools'.",
+                      p->tool_name);
+}
+
+static int read_tool_choice(const json_t *body, clb_prompt_request *p, clb_refusal *r)
+{
+    static const char *const names[] = {"auto", "none", "required", NULL};
+    static const enum clb_tool_choice choices[] = {CLB_TOOLS_AUTO, CLB_TOOLS_NONE, CLB_TOOLS_REQUIRED};
+    const json_t *choice = json_object_get(body, "tool_choice");
+    size_t which = 0;
+    if (!choice || json_is_null(choice))
+        return COLIBRI_OK;
+    if (!json_is_string(choice) && !json_is_object(choice))
+        return clb_refuse_type(r, "tool_choice", "a string or an object", choice);
+    if (json_is_string(choice))
+        CLB_TRY(clb_field_choice(body, "tool_choice", names, &which, r));
+    if (!p->tools && (json_is_object(choice) || choices[which] == CLB_TOOLS_REQUIRED))
+        return clb_refuse(r, "invalid_value", "tool_choice",
+                          "'tool_choice' is only allowed when 'tools' are specified.");
+    if (json_is_object(choice))
+        return read_named_tool(choice, p->tools, p, r);
+    p->choice = choices[which];
+    return COLIBRI_OK;
+}
+
+static int read_tools(const json_t *body, clb_prompt_request *p, clb_refusal *r)
+{
+    json_t *tools;
+    bool parallel = true;
+    CLB_TRY(clb_field_array(body, "tools", &tools, r));
+    CLB_TRY(clb_field_bool(body, "parallel_tool_calls", &parallel, r));
+    p->one_call = !parallel;
+    if (json_array_size(tools)) {
+        clb_error err = {0};
+        char param[64] = "tools";
+        const int rc = clb_tools_check(tools, param, &err);
+        if (rc)
+            return clb_refuse(r, "invalid_value", param[0] ? param : "tools", "%s", err.msg);
+        p->tools = tools;
+    }
+    return read_tool_choice(body, p, r);
+}
+
+/* Variables of the template: chat_template_kwargs, and what other APIs call differently. */
+static int read_template_values(const json_t *body, struct chat_request *q, clb_refusal *r)
+{
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", NULL};
+    static const char *const formats[] = {"auto", "deepseek", "deepseek-legacy", "none", NULL};
+    json_t *kwargs, *documents;
+    size_t effort = 6, format = 0;
+    bool thinking = true;
+    CLB_TRY(clb_field_object(body, "chat_template_kwargs", &kwargs, r));
+    CLB_TRY(clb_field_array(body, "documents", &documents, r));
+    CLB_TRY(clb_field_choice(body, "reasoning_effort", efforts, &effort, r));
+    CLB_TRY(clb_field_choice(body, "reasoning_format", formats, &format, r));
+    CLB_TRY(clb_field_bool(body, "enable_thinking", &thinking, r));
+    q->reasoning = format != 3;
+    q->prompt.documents = documents;
+    q->kwargs = kwargs ? json_copy(kwargs) : json_object();
+    if (!q->kwargs)
+        return clb_refuse_nomem(r);
+    int failed = 0;
+    if (effort < 6 && !json_object_get(q->kwargs, "reasoning_effort"))
+        failed |= json_object_set_new(q->kwargs, "reasoning_effort", json_string(efforts[effort]));
+    if ((effort == 0 || json_is_boolean(json_object_get(body, "enable_thinking"))) &&
+        !json_object_get(q->kwargs, "enable_thinking"))
+        failed |= json_object_set_new(q->kwargs, "enable_thinking", json_boolean(effort != 0 && thinking));
+    q->prompt.kwargs = json_object_size(q->kwargs) ? q->kwargs : NULL;
+    return failed ? clb_refuse_nomem(r) : COLIBRI_OK;
+}
+
+static int read_messages(const json_t *body, clb_prompt_request *p, clb_refusal *r)
+{
+    json_t *messages;
+    CLB_TRY(clb_field_array(body, "messages", &messages, r));
+    if (!messages)
+        return clb_refuse(r, "missing_required_parameter", "messages", "Missing required parameter: 'messages'.");
+    if (!json_array_size(messages))
+        return clb_refuse(r, "empty_array", "messages",
+                          "Invalid 'messages': empty array. Expected at least one message.");
+    p->messages = messages;
+    return COLIBRI_OK;
+}
+
+/* The prompt and how to go on from it. */
+static int make_prompt(clb_app *app, struct chat_request *q, clb_text_options *o, clb_prompt *prompt, clb_refusal *r)
+{
+    clb_error err = {0};
+    char param[64] = "";
+    q->prompt.constrained = q->gbnf.n > 0;
+    q->prompt.reasoning = q->reasoning;
+    const int rc = clb_prompt_make(app->chat, app->engine->vocab, &q->prompt, prompt, param, &err);
+    if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_UNSUPPORTED || rc == COLIBRI_E_LIMIT)
+        return clb_refuse(r, "invalid_value", param[0] ? param : "messages", "%s", err.msg);
+    if (rc)
+        return clb_refuse_status(r, rc, err.msg);
+    o->n_protected = prompt->n_protected;
+    o->special = prompt->special;
+    if (prompt->gbnf) {
+        q->gbnf_param = "tools";
+        if (clb_buf_append(&q->gbnf, prompt->gbnf, strlen(prompt->gbnf), NULL))
+            return clb_refuse_nomem(r);
+    }
+    return q->gbnf.n ? clb_openai_grammar(o, &q->gbnf, q->gbnf_param, r) : COLIBRI_OK;
+}
+
+static int read_body(clb_app *app, const json_t *body, clb_text_options *o, struct chat_request *q, clb_refusal *r)
+{
+    static const char *const limits[] = {"max_completion_tokens", "max_tokens", "n_predict", NULL};
+    CLB_TRY(clb_fields_check(body, "", (const clb_field *const[]){fields, clb_text_fields}, 2, r));
+    CLB_TRY(read_messages(body, &q->prompt, r));
+    CLB_TRY(clb_text_options_read(o, app, body, 2, r));
+    CLB_TRY(clb_text_stops_read(o, body, "stop", r));
+    CLB_TRY(clb_text_limit_read(o, body, limits, 1, r));
+    CLB_TRY(read_logprobs(o, body, r));
+    CLB_TRY(read_tools(body, &q->prompt, r));
+    CLB_TRY(read_template_values(body, q, r));
+    CLB_TRY(clb_openai_format_read(body, &q->gbnf, &q->gbnf_param, r));
+    if (q->gbnf.n && q->prompt.tools && q->prompt.choice != CLB_TOOLS_NONE)
+        return clb_refuse(
+            r, "invalid_value", q->gbnf_param,
+            "A grammar or a schema of the answer cannot be combined with 'tools' unless 'tool_choice' is 'none'.");
+    return COLIBRI_OK;
+}
+
+void clb_serve_chat_completions(void *ctx, clb_exchange *x)
+{
+    clb_app *const app = ctx;
+    json_t *const body = clb_exchange_json(x);
+    if (!body)
+        return;
+    clb_refusal r = {0};
+    clb_text_options o;
+    clb_prompt prompt = {0};
+    struct chat_request q = {.prompt = {.choice = CLB_TOOLS_AUTO}};
+    clb_chat_own *own = NULL;
+    clb_text_options_init(&o, app);
+    int rc = read_body(app, body, &o, &q, &r);
+    if (!rc && !app->chat)
+        rc = clb_refuse(
+            &r, "unsupported_model", "model",
+            "The model has no chat template: use /v1/completions, or start the server with --chat-template.");
+    if (!rc)
+        rc = make_prompt(app, &q, &o, &prompt, &r);
+    if (!rc)
+        rc = clb_chat_own_create(&prompt, q.prompt.choice == CLB_TOOLS_NONE ? NULL : q.prompt.tools, q.reasoning, &own,
+                                 &r);
+    if (rc) {
+        clb_text_options_free(&o);
+        clb_openai_refuse(x, &r);
+    } else {
+        clb_completion_start(app, x, &clb_openai_chat_shape, &o, &prompt.tokens, 1, own);
+    }
+    clb_prompt_free(&prompt);
+    clb_buf_free(&q.gbnf);
+    json_decref(q.kwargs);
+    json_decref(body);
+}

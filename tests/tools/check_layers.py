@@ -42,7 +42,7 @@ MAY["examples"] = {SDK, API}
 MAY["examples/plugins"] = {SDK}
 MAY["tests/plugins-bad"] = {SDK}
 MAY["tests/kernels"] = {SDK, "core/ops"}
-MAY["tests/unit"] = set(MAY["tools"]) | {"tools"}
+MAY["tests/unit"] = set(MAY["tools"]) | {"tools", "tools/serve"}
 MAY["tests/fuzz"] = MAY["tests/tools"] = MAY["tests/unit"] | {"tests/unit"}
 
 # Headers of ISO C: all that the SDK and plugins may use.

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "gguf/gguf.h"
-#include "text/jinja_data.h"
+#include "text/jinja.h"
 #include "text/vocab.h"
 
 typedef struct clb_message {
@@ -62,6 +62,13 @@ typedef struct clb_chat_values {
 /* As above. Nothing is adapted to what the template can do: see clb_chat_caps. */
 int clb_chat_render_values(const clb_chat_format *format, const clb_chat_values *values, clb_buf *out, clb_error *err);
 int clb_chat_tokenize_values(const clb_chat_format *format, const clb_vocab *vocab, const clb_chat_values *values,
+                             clb_tokens *out, clb_error *err);
+
+/* The same in two steps, for a caller that looks at the text, or writes more behind it (taint 0 for marks of its own, 1
+ * for what is not). */
+int clb_chat_render_marked(const clb_chat_format *format, const clb_chat_values *values, clb_jinja_output *out,
+                           clb_error *err);
+int clb_chat_tokenize_marked(const clb_chat_format *format, const clb_vocab *vocab, const clb_jinja_output *text,
                              clb_tokens *out, clb_error *err);
 
 /* What a template makes use of, found by rendering small conversations and looking for what went in. */

@@ -94,8 +94,8 @@ static int f_replace(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_
 
 static int f_safe(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jvalue *out)
 {
-    (void)r, (void)a;
-    *out = *of; /* nothing is escaped here */
+    CLB_TRY(f_string(r, of, a, out));
+    out->as.s.safe = true;
     return COLIBRI_OK;
 }
 
@@ -195,24 +195,21 @@ static int f_round(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jv
         scaled = floor(scaled);
     else
         scaled = nearbyint(scaled); /* halves to even, as Python */
+    if (!method && of->type == J_INT && digits >= 0) {
+        *out = *of;
+        return COLIBRI_OK;
+    }
     *out = (clb_jvalue){.type = J_FLOAT, .as.f = scaled / pow(10, (double)digits)};
     return COLIBRI_OK;
 }
 
-/* HTML's five, as markupsafe writes them. */
 static int f_escape(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jvalue *out)
 {
-    static const char chars[] = "&<>'\"";
-    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-    clb_jout o = {0};
-    CLB_TRY(f_string(r, of, a, out));
-    const clb_jstr s = out->as.s;
-    for (size_t i = 0; i < s.n; i++) {
-        const char *at = s.p[i] ? strchr(chars, s.p[i]) : NULL;
-        CLB_TRY(clb_jout_put(r, &o, at ? clb_jstr_lit(names[at - chars]).as.s : clb_jsub(s, i, i + 1)));
-    }
-    *out = clb_jout_value(&o);
-    return COLIBRI_OK;
+    clb_jstr s;
+    (void)a;
+    CLB_TRY(clb_jto_str(r, of, &s));
+    out->type = J_STR;
+    return clb_jescape(r, s, &out->as.s);
 }
 
 static int f_wordcount(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_jvalue *out)
@@ -288,7 +285,6 @@ static const clb_jfilter_entry filters[] = {
     {"indent", f_indent},
     {"escape", f_escape},
     {"e", f_escape},
-    {"forceescape", f_escape},
     {"wordcount", f_wordcount},
     {"format", f_format},
     {NULL, NULL},

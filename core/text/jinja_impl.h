@@ -28,6 +28,7 @@ typedef struct clb_jstr {
     const uint8_t *marks; /* J_MIXED: one per byte */
     size_t n;
     enum clb_jtaint taint;
+    bool safe; /* went through the filter "safe": + escapes what is added to it, as in Python (Markup) */
 } clb_jstr;
 
 typedef struct clb_jlist {
@@ -248,6 +249,7 @@ bool clb_jstr_is(const clb_jvalue *v, const char *s);
 clb_jstr clb_jsub(clb_jstr s, size_t from, size_t to); /* bytes [from, to) */
 void clb_jcopy_marks(uint8_t *to, clb_jstr s);         /* s.n of them */
 int clb_jconcat(clb_jrun *r, clb_jstr a, clb_jstr b, clb_jvalue *out);
+int clb_jescape(clb_jrun *r, clb_jstr s, clb_jstr *out); /* HTML's five, unless it is safe; the result is safe */
 int clb_jlist_new(clb_jrun *r, clb_jvalue *out);
 int clb_jlist_push(clb_jrun *r, clb_jlist *l, clb_jvalue item);
 int clb_jdict_new(clb_jrun *r, clb_jvalue *out);

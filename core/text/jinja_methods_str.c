@@ -112,6 +112,7 @@ int clb_jcase(clb_jrun *r, clb_jstr s, char how, clb_jvalue *out)
         i += n;
     }
     *out = clb_jout_value(&o);
+    out->as.s.safe = s.safe;
     return COLIBRI_OK;
 }
 

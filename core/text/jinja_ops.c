@@ -95,7 +95,9 @@ static int repeat(clb_jrun *r, const clb_jvalue *text, int64_t times, clb_jvalue
     clb_jout o = {0};
     for (int64_t i = 0; i < times && text->as.s.n; i++)
         CLB_TRY(clb_jout_put(r, &o, text->as.s));
+    const bool safe = text->as.s.safe;
     *out = clb_jout_value(&o);
+    out->as.s.safe = safe;
     return COLIBRI_OK;
 }
 
@@ -108,8 +110,17 @@ int clb_jbinary(clb_jrun *r, enum clb_jop op, const clb_jvalue *a, const clb_jva
         CLB_TRY(clb_jto_str(r, b, &y));
         return clb_jconcat(r, x, y, out);
     }
-    if (op == JO_ADD && a->type == J_STR && b->type == J_STR)
-        return clb_jconcat(r, a->as.s, b->as.s, out);
+    if (op == JO_ADD && a->type == J_STR && b->type == J_STR) {
+        const bool safe = a->as.s.safe || b->as.s.safe;
+        clb_jstr x = a->as.s, y = b->as.s;
+        if (safe)
+            CLB_TRY(clb_jescape(r, x, &x));
+        if (safe)
+            CLB_TRY(clb_jescape(r, y, &y));
+        CLB_TRY(clb_jconcat(r, x, y, out));
+        out->as.s.safe = safe;
+        return COLIBRI_OK;
+    }
     if (op == JO_ADD && a->type == J_LIST && b->type == J_LIST) {
         CLB_TRY(clb_jlist_new(r, out));
         for (size_t i = 0; i < a->as.list->n; i++)

@@ -35,12 +35,29 @@ int clb_jout_put(clb_jrun *r, clb_jout *o, clb_jstr s)
 
 clb_jvalue clb_jout_value(const clb_jout *o)
 {
-    return (clb_jvalue){.type = J_STR, .as.s = {o->n ? o->p : "", o->marks, o->n, o->n ? J_MIXED : J_CLEAN}};
+    return (clb_jvalue){.type = J_STR, 
+                        .as.s = {.p = o->n ? o->p : "", .marks = o->marks, .n = o->n, .taint = o->n ? J_MIXED : J_CLEAN}};
 }
 
 static int put_lit(clb_jrun *r, clb_jout *o, const char *s)
 {
     return clb_jout_put(r, o, clb_jstr_lit(s).as.s);
+}
+
+int clb_jescape(clb_jrun *r, clb_jstr s, clb_jstr *out)
+{
+    static const char chars[] = "&<>'\"";
+    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    clb_jout o = {0};
+    *out = s;
+    for (size_t i = 0; !s.safe && i < s.n; i++) {
+        const char *at = s.p[i] ? strchr(chars, s.p[i]) : NULL;
+        CLB_TRY(at ? put_lit(r, &o, names[at - chars]) : clb_jout_put(r, &o, clb_jsub(s, i, i + 1)));
+    }
+    if (!s.safe)
+        *out = clb_jout_value(&o).as.s;
+    out->safe = true;
+    return COLIBRI_OK;
 }
 
 /* Python's shortest form that reads back as the same number. */

@@ -213,7 +213,7 @@ int clb_jorder(clb_jrun *r, const clb_jvalue *a, const clb_jvalue *b, int *out)
 
 clb_jstr clb_jsub(clb_jstr s, size_t from, size_t to)
 {
-    return (clb_jstr){s.p + from, s.marks ? s.marks + from : NULL, to - from, s.taint};
+    return (clb_jstr){s.p + from, s.marks ? s.marks + from : NULL, to - from, s.taint, s.safe};
 }
 
 void clb_jcopy_marks(uint8_t *to, clb_jstr s)
@@ -240,7 +240,7 @@ int clb_jconcat(clb_jrun *r, clb_jstr a, clb_jstr b, clb_jvalue *out)
         clb_jcopy_marks(m, a);
         clb_jcopy_marks((uint8_t *)m + a.n, b);
     }
-    *out = (clb_jvalue){.type = J_STR, .as.s = {p, m, a.n + b.n, taint}};
+    *out = (clb_jvalue){.type = J_STR, .as.s = {.p = p, .marks = m, .n = a.n + b.n, .taint = taint}};
     return COLIBRI_OK;
 }
 

@@ -118,6 +118,35 @@ x\n\n
 {% set m = messages[0] %}{% set m.role = 'x' %}
 {{ none + 'a' }}
 {{ 'a' < 1 }}
+{{ {'b': [1], 'a': {'d': 1, 'c': 2}}|tojson(sort_keys=true) }} {{ {'a': 1, 'b': [1, 2]}|tojson(separators=(',', ':')) }} {{ [1, [2]]|tojson(indent=0) }} {{ {'a': [1]}|tojson(indent='--') }} {{ {true: 1, none: 2, 3: 4, 1.5: 5}|tojson }}
+{{ 1e16|tojson }} {{ 1e22|tojson }} {{ 0.00001|tojson }} {{ 123456789.125|tojson }} {{ 1.0|tojson }}
+{{ 'a<b'|escape }} {{ 'a&"\'>'|e }} {{ '<b>'|safe }} {{ '<b>'|safe + '<i>' }} {{ '<i>' + '<b>'|safe }} {{ '<b>'|safe ~ '<i>' }} {{ ('<b>'|safe)[1:] + '<' }} {{ ' <b> '|safe|trim + '<' }} {{ ('<b>'|safe).upper() + '<' }} {{ ('<b>'|safe) * 2 + '<' }} {{ ('<b>'|safe)|string + '<' }} {{ '<b>'|e|e }}
+{{ [1, 2, 3]|sum }} {{ [{'a': 1}, {'a': 2}]|sum(attribute='a') }} {{ 2.5|round }} {{ 3.14159|round(2) }} {{ 2.1|round(0, 'ceil') }} {{ 2.9|round(method='floor') }} {{ 7|round }}
+{{ [{'n': 'b', 'v': 1}, {'n': 'A', 'v': 2}]|sort(attribute='n')|map(attribute='v')|list }} {{ [{'n': 'b'}, {'n': 'a'}]|join(', ', attribute='n') }} {{ {'b': 1, 'a': 2}|dictsort(by='value') }} {{ {'b': 1, 'a': 2}|dictsort(reverse=true) }} {{ ['b', 'A', 'c']|sort(case_sensitive=true) }}
+{{ ['a', 'A', 'b']|unique|list }} {{ ['a', 'A', 'b']|unique(case_sensitive=true)|list }} {{ [{'v': 3}, {'v': 1}]|min(attribute='v') }} {{ ['b', 'A']|max }} {{ [{'v': 3}, {'v': 1}, {'v': 3}]|unique(attribute='v')|list }}
+{{ [1, 2, 3, 4, 5]|batch(2)|list }} {{ [1, 2, 3]|batch(2, 0)|list }} {% for k, g in [{'a': 2, 'b': 1}, {'a': 1, 'b': 2}, {'a': 2, 'b': 3}]|groupby('a') %}{{ k }}:{{ g|map(attribute='b')|join(',') }};{% endfor %}
+{{ 'one two, three'|wordcount }} {{ '%s is %d, %s'|format('a', 3, none) }} {{ '%s-%s' % (1, 'b') }} {{ '%d%%' % 5 }} {{ '%.2f' % 3.14159 }} {{ '%s' % [1, 'a'] }} {{ '%r' % 'q' }}
+{{ [{'a': [{'b': 5}]}]|map(attribute='a.0.b')|list }} {{ [[1, 2], [3]]|map('length')|list }} {{ ['a-b']|map('replace', '-', '+')|list }} {{ messages|selectattr('role', 'in', ['user', 'system'])|list|length }}
+{{ 'abcabc'.rfind('b') }} {{ 'abc'.index('c') }} {{ 'a:b:c'.partition(':') }} {{ 'a:b:c'.rpartition(':') }} {{ 'abc'.partition('x') }} {{ 'abc'.rpartition('x') }} {{ 'é:b'.find('b') }} {{ 'abc'.find('') }} {{ 'abc'.count('') }} {{ 'abc'.rfind('') }}
+{{ '7'.zfill(3) }} {{ '-7'.zfill(4) }} {{ 'a'.ljust(3) }}| {{ 'a'.rjust(3, '.') }} {{ 'ab'.center(5, '*') }} {{ 'ab'.center(6) }}| {{ 'a'.center(4) }}| {{ 'é'.ljust(3, '-') }}
+{{ 'abc'.isalpha() }} {{ 'ab1'.isalnum() }} {{ ' \t'.isspace() }} {{ 'AB1'.isupper() }} {{ 'ab'.islower() }} {{ ''.isalpha() }} {{ '日本'.isalpha() }} {{ '12'.isnumeric() }} {{ '1a'.isdigit() }} {{ '12'.isdecimal() }} {{ '1'.isupper() }} {{ 'aB'.islower() }}
+{% set l = [3, 1, 2] %}{% set _ = l.remove(1) %}{{ l }}{% set _ = l.reverse() %}{{ l }}{% set c = l.copy() %}{% set _ = l.clear() %}{{ l }}{{ c }}
+{% set d = {'a': 1} %}{{ d.setdefault('a', 2) }} {{ d.setdefault('b', 3) }} {{ d }} {% set c = d.copy() %}{% set _ = d.update({'a': 9}, z=1) %}{{ c }} {{ d }} {{ d.pop('a') }} {{ d.pop('q', 7) }} {{ d }}{% set _ = d.clear() %}{{ d }}
+{{ {'a': 1} == {'a': 1} }} {{ {'a': 1, 'b': [1]} == {'b': [1], 'a': 1} }} {{ {'a': 1} == {'a': 2} }} {{ [1, {'a': none}] == [1, {'a': none}] }} {{ {} == {} }} {{ {'a': 1} != {'a': 1} }} {{ {'a': 1} in [{'a': 1}] }}
+{% set s = {'type': 'array'} %}{{ 'y' if s['items'] else 'n' }} {{ s['items'] is defined }} {{ s.items is defined }} {{ s['items']['type'] is defined }} {{ s.items.type is defined }} {{ s['get'] is callable }} {{ {'items': 5}['items'] }} {{ 'abc'['upper']() }}
+{{ [1, 2] * 2 }} {{ [] * 999999999999 }} {{ 'a'|indent }} {{ {'a': 1}|items|list }} {{ ('a', 1)|list }} {{ {'k': 'v'}|length }} {{ [[1, 'b'], [1, 'a']]|sort }}
+{{ none.x }}| {{ none['x'] }}| {{ none is defined }} {{ (messages[0].missing.y is defined) if false else 'z' }}
+{{ messages[9].role }}
+{{ none.split('a') }}
+{{ 'a'.no_such_method() }}
+{{ {'a': 1}.pop('q') }}
+{{ 'abc'.index('x') }}
+{{ '%d' % 'a' }}
+{{ '%s %s' % 'a' }}
+{{ {'a': missing}|tojson }}
+{{ missing|tojson }}
+{{ [1, 'a']|sort }}
+{{ 5|items|list }}
 '''
 
 

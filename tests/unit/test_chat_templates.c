@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "support.h"
+#include "serve/json_values.h"
 #include "text/chat_impl.h"
 
 static json_t *recorded;
@@ -24,39 +25,82 @@ static size_t messages_of(const json_t *conversation, clb_message *out)
     return i;
 }
 
-/* All conversations of one template; returns how many were compared. */
-static size_t check(const char *name, const clb_chat_format *f)
+/* As record_chat.py: length and FNV-1a. */
+static void digest(const clb_buf *text, char out[48])
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < text->n; i++)
+        h = (h ^ (uint8_t)text->data[i]) * 0x100000001b3u;
+    snprintf(out, 48, "%zu:%016llx", text->n, (unsigned long long)h);
+}
+
+/* Where Python stumbles over its own types, Colibri goes on: a loop over null, a generator as JSON, recursion. */
+static bool goes_on(const char *error)
+{
+    return strstr(error, "NoneType") || strstr(error, "generator") || strstr(error, "recursion");
+}
+
+static int render(const clb_chat_format *f, const json_t *conversation, int64_t now, clb_jinja_output *out, clb_error *err)
+{
+    clb_jdata *d;
+    assert_ok(clb_jdata_create((size_t)1 << 20, &d, err), err);
+    clb_jvalue *more = clb_jdata_dict(d);
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)conversation, key, value)
+        clb_jdata_set(d, more, (clb_str){key, strlen(key)}, clb_json_values(d, value));
+    const clb_chat_values v = {.messages = clb_json_messages(d, json_object_get(conversation, "messages")),
+                               .tools = clb_json_values(d, json_object_get(conversation, "tools")),
+                               .documents = clb_json_values(d, json_object_get(conversation, "documents")),
+                               .more = more,
+                               .add_generation = json_is_true(json_object_get(conversation, "add_generation_prompt")),
+                               .now = now};
+    int rc = clb_jdata_status(d, err);
+    if (!rc)
+        rc = clb_chat_render_marked(f, &v, out, err);
+    clb_jdata_free(d);
+    return rc;
+}
+
+/* All conversations of one template; returns how many were compared, and adds to *failed. */
+static size_t check(const char *name, const clb_chat_format *f, size_t *failed)
 {
     json_t *conversations = json_object_get(recorded, "conversations"), *c;
     const json_t *want_all = json_object_get(json_object_get(json_object_get(recorded, "templates"), name), "rendered");
     const int64_t now = json_integer_value(json_object_get(recorded, "now"));
     const char *key;
-    size_t compared = 0;
+    size_t compared = 0, wrong = 0;
     assert_non_null(want_all);
     json_object_foreach(conversations, key, c)
     {
-        clb_message messages[16];
         clb_error err = {0};
         clb_jinja_output got = {0};
-        const size_t n = messages_of(c, messages);
         const json_t *want = json_object_get(want_all, key);
-        const int rc = clb_chat_render_at(f, messages, n, json_is_true(json_object_get(c, "add_generation_prompt")),
-                                          now, &got, &err);
         const char *error = json_string_value(json_object_get(want, "error"));
-        if (!error) {
-            if (rc)
-                fail_msg("%s, %s: %s", name, key, err.msg);
-            if (strcmp(got.text.data, json_string_value(want)) != 0)
-                fail_msg("%s, %s:\n%s\n---- instead of\n%s", name, key, got.text.data, json_string_value(want));
-            assert_int_equal(got.taint.n, got.text.n);
-            compared++;
-        } else if (!strstr(error, "NoneType")) { /* there Colibri loops over no tools and goes on */
-            if (!rc)
-                fail_msg("%s, %s: no error, but jinja2 says %s", name, key, error);
-            compared++;
+        const int rc = render(f, c, now, &got, &err);
+        char has[48];
+        digest(&got.text, has);
+        compared++;
+        if (!error && rc) {
+            print_error("%s, %s: %s\n", name, key, err.msg);
+            wrong++;
+        } else if (!error && strcmp(has, json_string_value(want)) != 0) {
+            /* record_chat.py --show TEMPLATE CONVERSATION prints what it should be */
+            print_error("%s, %s: %s instead of %s:\n%s\n----\n", name, key, has, json_string_value(want), got.text.data);
+            wrong++;
+        } else if (error && goes_on(error)) {
+            compared--;
+        } else if (error && !rc) {
+            print_error("%s, %s: no error, but jinja2 says %s\n", name, key, error);
+            wrong++;
         }
+        if (!rc)
+            assert_int_equal(got.taint.n, got.text.n);
         clb_jinja_output_free(&got);
     }
+    if (wrong)
+        print_error("%s: %zu of %zu conversations are wrong\n", name, wrong, compared);
+    *failed += wrong;
     return compared;
 }
 
@@ -69,15 +113,17 @@ static size_t check_gguf(const char *name, const char *path)
     assert_ok(clb_chat_detect(g, &f, &err), &err);
     clb_gguf_close(g);
     assert_string_equal(clb_chat_name(f), "chatml");
-    const size_t n = check(name, f);
+    size_t failed = 0;
+    const size_t n = check(name, f, &failed);
     clb_chat_free(f);
+    assert_int_equal(failed, 0);
     return n;
 }
 
 static void example_model(void **state)
 {
     (void)state;
-    assert_int_equal(check_gguf("tiny-moe-q4_k_m.gguf", TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")), 4);
+    assert_int_equal(check_gguf("tiny-moe-q4_k_m.gguf", TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")), 23);
 }
 
 /* Chats of smollm2.json: the ids of the whole prompt. */
@@ -119,7 +165,7 @@ static void smollm2(void **state)
         print_message("COLIBRI_TEST_SMOLLM2 is unset\n");
         skip();
     }
-    assert_int_equal(check_gguf("smollm2-135m-instruct-q4_1.gguf", path), 4);
+    assert_int_equal(check_gguf("smollm2-135m-instruct-q4_1.gguf", path), 23);
     recorded_prompts(path);
 }
 
@@ -128,7 +174,7 @@ static void published_templates(void **state)
     (void)state;
     const char *dir = getenv("COLIBRI_TEST_TEMPLATES"), *name;
     json_t *of;
-    size_t files = 0, compared = 0;
+    size_t files = 0, compared = 0, failed = 0;
     if (!dir) {
         print_message("COLIBRI_TEST_TEMPLATES is unset\n");
         skip();
@@ -145,12 +191,13 @@ static void published_templates(void **state)
         const clb_chat_format *f;
         if (clb_chat_detect_template((clb_str){text, n}, &f, &err))
             fail_msg("%s: %s", name, err.msg);
-        compared += check(name, f);
+        compared += check(name, f, &failed);
         files++;
         clb_chat_free(f);
         free(text);
     }
     print_message("%zu templates, %zu conversations\n", files, compared);
+    assert_int_equal(failed, 0);
     assert_true(files >= 20);
 }
 

@@ -1,8 +1,8 @@
 /* Known blocks: a hash table of them, chained to their prefixes, and the list of those that no sequence holds.
  *
- * A sequence that holds a block holds all blocks before it, and gives them back from the last to the first. So in the list
- * of idle blocks, ordered by when they became idle, what follows a block in a prefix is always older than the block: the
- * oldest is a leaf. */
+ * A sequence that holds a block holds all blocks before it, and gives them back from the last to the first. So in the
+ * list of idle blocks, ordered by when they became idle, what follows a block in a prefix is always older than the
+ * block: the oldest is a leaf. */
 #include "kv/index.h"
 
 #include <assert.h>
@@ -122,8 +122,8 @@ static void forget(clb_kv_cache *cache, clb_kv_block *b)
     free(b);
 }
 
-/* Windows that nobody will probably want go first, then whole blocks, then, for a pass, the other windows: without them less can
- * be taken by others, and nothing else. */
+/* Windows that nobody will probably want go first, then whole blocks, then, for a pass, the other windows: without them
+ * less can be taken by others, and nothing else. */
 bool clb_kv_make_room(clb_kv_cache *cache, clb_kv_seq *seq, uint64_t need)
 {
     clb_kv_index *x = cache->index;

@@ -1,5 +1,6 @@
-/* The index of known blocks, for the files that keep it: index.c (table, order in which blocks leave), windows.c (copies of
- * recent rows that stay with blocks), prefix_disk.c (both in files) and prefix.c (what sequences take and give). */
+/* The index of known blocks, for the files that keep it: index.c (table, order in which blocks leave), windows.c
+ * (copies of recent rows that stay with blocks), prefix_disk.c (both in files) and prefix.c (what sequences take and
+ * give). */
 #ifndef CLB_KV_INDEX_H
 #define CLB_KV_INDEX_H
 
@@ -12,7 +13,8 @@
 /* Bytes in pages and on the drive mean something else from here on: count up whenever that changes. */
 #define CLB_KV_SHARE_FORMAT 1u
 
-/* Windows in the order in which they leave: those inside a known text, and those that somebody will probably go on from. */
+/* Windows in the order in which they leave: those inside a known text, and those that somebody will probably go on
+ * from. */
 enum clb_kv_window_list { CLB_KV_WINDOW_INNER, CLB_KV_WINDOW_LIKELY, CLB_KV_WINDOW_LISTS };
 
 struct clb_kv_block {
@@ -61,8 +63,8 @@ static inline uint32_t *clb_kv_pages_of(const clb_kv_cache *cache, clb_kv_block 
 
 /* ---- index.c ---- */
 
-XXH128_hash_t clb_kv_hash_of(const clb_kv_index *index, const clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
-                             uint32_t n);
+XXH128_hash_t clb_kv_hash_of(const clb_kv_index *index, const clb_kv_block *parent, uint32_t mode,
+                             const uint32_t *tokens, uint32_t n);
 clb_kv_block *clb_kv_block_find(const clb_kv_cache *cache, clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
                                 XXH128_hash_t hash);
 /* A new block with no pages yet, held by nobody and in no list; NULL: no memory. */
@@ -77,16 +79,20 @@ bool clb_kv_block_push(clb_kv_seq *seq, clb_kv_block *b);
 
 /* Pages of the pool that a block's window takes; 0: the cache has no recent window. */
 uint32_t clb_kv_window_pages(const clb_kv_cache *cache);
-/* The sequence's block `at` of its n_known is b: its copies go to b, if b has none, as far as there is room, and to the folder. */
+/* The sequence's block `at` of its n_known is b: its copies go to b, if b has none, as far as there is room, and to the
+ * folder. */
 void clb_kv_window_offer(clb_kv_seq *seq, clb_kv_block *b, uint32_t at, uint32_t n_known);
-/* Of the blocks [first, end) that a sequence may take, chain[0] being block `first`: up to which one it can go on, for there are
- * copies of everything that its next row reads from such. pages (freed by clb_kv_window_done): these copies. */
+/* Of the blocks [first, end) that a sequence may take, chain[0] being block `first`: up to which one it can go on, for
+ * there are copies of everything that its next row reads from such. pages (freed by clb_kv_window_done): these copies.
+ */
 typedef struct clb_kv_window {
     const void **pages; /* [n_blocks][layers * heads]; NULL: none are wanted */
     uint32_t first, n_blocks;
 } clb_kv_window;
-uint32_t clb_kv_window_gather(clb_kv_seq *seq, clb_kv_block *const *chain, uint32_t first, uint32_t end, clb_kv_window *out);
-/* They become the sequence's, which has taken those blocks (false: no memory, it has no window), / or are given back. */
+uint32_t clb_kv_window_gather(clb_kv_seq *seq, clb_kv_block *const *chain, uint32_t first, uint32_t end,
+                              clb_kv_window *out);
+/* They become the sequence's, which has taken those blocks (false: no memory, it has no window), / or are given back.
+ */
 bool clb_kv_window_adopt(clb_kv_seq *seq, clb_kv_window *window);
 void clb_kv_window_done(clb_kv_cache *cache, clb_kv_window *window);
 /* The oldest of a list leaves; false: there is none. / That of a block leaves, if it has one. */
@@ -114,14 +120,14 @@ void clb_kv_recent_slide(clb_kv_seq *seq);
 uint32_t clb_kv_recent_first_block(const clb_kv_cache *cache, uint32_t n);
 /* Its copies of block `at` in one (layer, KV head); NULL: not all of them are there. */
 const void *clb_kv_recent_page(const clb_kv_seq *seq, uint32_t head, uint32_t at);
-/* Its window, whatever it was, is that of blocks [first, first + n): pages [n][layers * heads], which become the sequence's. False:
- * no memory, and nothing has changed. */
+/* Its window, whatever it was, is that of blocks [first, first + n): pages [n][layers * heads], which become the
+ * sequence's. False: no memory, and nothing has changed. */
 bool clb_kv_recent_adopt(clb_kv_seq *seq, uint32_t first, uint32_t n, const void *const *pages);
 
 /* ---- pick.c ---- */
 
-/* From this page on the row of the open pass looks at all of them: it reads copies there. Which copies there are beyond those
- * does not matter, for that depends on how the sequence came here. */
+/* From this page on the row of the open pass looks at all of them: it reads copies there. Which copies there are beyond
+ * those does not matter, for that depends on how the sequence came here. */
 uint32_t clb_kv_picks_from(const clb_kv_seq *seq);
 
 /* ---- seq.c ---- */

@@ -34,8 +34,8 @@ static bool over_budget(clb_kv_seq *seq, uint32_t n)
     return over;
 }
 
-/* Of n tokens, how many it may take: with more, one that computes everything might have dropped some by now. Budgets may change
- * with what was seen, so they must suffice wherever its passes, of max_rows each, would have begun. */
+/* Of n tokens, how many it may take: with more, one that computes everything might have dropped some by now. Budgets
+ * may change with what was seen, so they must suffice wherever its passes, of max_rows each, would have begun. */
 static uint32_t most_to_take(clb_kv_seq *seq, uint32_t n)
 {
     const uint32_t p = clb_kv_page_tokens(seq->cache), rows = seq->max_rows;
@@ -98,8 +98,10 @@ static int give_way(clb_kv_seq *seq, uint32_t n, clb_error *err)
     return COLIBRI_OK;
 }
 
-/* Known blocks that follow those of the sequence, held once more: chain[0 .. returned), of which the first *n_memory were in memory. */
-static uint32_t find_chain(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n_blocks, clb_kv_block **chain, uint32_t *n_memory)
+/* Known blocks that follow those of the sequence, held once more: chain[0 .. returned), of which the first *n_memory
+ * were in memory. */
+static uint32_t find_chain(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n_blocks, clb_kv_block **chain,
+                           uint32_t *n_memory)
 {
     clb_kv_cache *cache = seq->cache;
     const uint32_t p = clb_kv_page_tokens(cache), mode = (uint32_t)seq->traits.positions, first = seq->n_blocks;
@@ -229,8 +231,9 @@ void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
 int clb_kv_share(clb_kv_cache *cache, const void *salt, size_t n, clb_error *err)
 {
     const clb_kv_layout *l = &cache->layout;
-    const uint32_t layout[] = {CLB_KV_SHARE_FORMAT,         l->n_layers, l->n_heads, l->n_kv_heads, l->k_dim,  l->v_dim, l->k_type,
-                               l->v_type, l->page_tokens, l->turn_k,  l->turn_v,     l->recent, l->n_rot};
+    const uint32_t layout[] = {
+        CLB_KV_SHARE_FORMAT, l->n_layers,    l->n_heads, l->n_kv_heads, l->k_dim,  l->v_dim, l->k_type,
+        l->v_type,           l->page_tokens, l->turn_k,  l->turn_v,     l->recent, l->n_rot};
     if (cache->index || cache->n_seqs)
         return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: sharing is turned on once, before the first sequence");
     clb_kv_index *x = calloc(1, sizeof *x);

@@ -1,5 +1,5 @@
-/* Blocks and their windows in a folder. A window is kept like a block that follows its own: one page of F16 copies of every
- * (layer, KV head), under a key of its own. */
+/* Blocks and their windows in a folder. A window is kept like a block that follows its own: one page of F16 copies of
+ * every (layer, KV head), under a key of its own. */
 #include "base/clock.h"
 #include "kv/index.h"
 

@@ -1,10 +1,11 @@
-/* What a sequence that takes a prefix needs beside its pages where K or V is quantized: F16 copies of the last positions.
+/* What a sequence that takes a prefix needs beside its pages where K or V is quantized: F16 copies of the last
+ * positions.
  *
- * A block may have a window: the copies of its own positions, in pages of the common pool, chopped as it comes. A prefix can be
- * taken up to the end of a block if that one has a window and those before it, as far back as the next row reads copies (kv.h).
- * Windows are worth less than blocks: without one, a prefix is taken up to a block before. So those inside a known text go
- * before any block does; those where a text ends, or where somebody has gone on from already, go with their block, or when a
- * pass has no room else. */
+ * A block may have a window: the copies of its own positions, in pages of the common pool, chopped as it comes. A
+ * prefix can be taken up to the end of a block if that one has a window and those before it, as far back as the next
+ * row reads copies (kv.h). Windows are worth less than blocks: without one, a prefix is taken up to a block before. So
+ * those inside a known text go before any block does; those where a text ends, or where somebody has gone on from
+ * already, go with their block, or when a pass has no room else. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +161,8 @@ static void give_back(clb_kv_cache *cache, clb_kv_window *w, uint32_t keep)
     }
 }
 
-uint32_t clb_kv_window_gather(clb_kv_seq *seq, clb_kv_block *const *chain, uint32_t first, uint32_t end, clb_kv_window *out)
+uint32_t clb_kv_window_gather(clb_kv_seq *seq, clb_kv_block *const *chain, uint32_t first, uint32_t end,
+                              clb_kv_window *out)
 {
     clb_kv_cache *cache = seq->cache;
     const uint32_t p = clb_kv_page_tokens(cache), n = clb_kv_block_pages(cache), most = reach(cache);

@@ -1,5 +1,5 @@
-/* Quantized caches with a recent window share prefixes: whatever is taken from others, from memory or from files, logits are those
- * of a session that computes everything itself. */
+/* Quantized caches with a recent window share prefixes: whatever is taken from others, from memory or from files,
+ * logits are those of a session that computes everything itself. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,10 +101,11 @@ static const char *const types[][2] = {
 static const struct {
     const char *size, *recent, *batch;
     uint32_t block;
-} shapes[] = {{"kv-block-size=16", "kv-recent=64", "batch=40", 16},  {"kv-block-size=32", "kv-recent=64", "batch=512", 32},
-              {"kv-block-size=64", "kv-recent=64", "batch=100", 64}, {"kv-block-size=32", "kv-recent=16", "batch=33", 32},
-              {"kv-block-size=16", "kv-recent=48", "batch=512", 16}, {"kv-block-size=64", "kv-recent=80", "batch=24", 64},
-              {"kv-block-size=32", "kv-recent=256", "batch=64", 32}};
+} shapes[] = {
+    {"kv-block-size=16", "kv-recent=64", "batch=40", 16},  {"kv-block-size=32", "kv-recent=64", "batch=512", 32},
+    {"kv-block-size=64", "kv-recent=64", "batch=100", 64}, {"kv-block-size=32", "kv-recent=16", "batch=33", 32},
+    {"kv-block-size=16", "kv-recent=48", "batch=512", 16}, {"kv-block-size=64", "kv-recent=80", "batch=24", 64},
+    {"kv-block-size=32", "kv-recent=256", "batch=64", 32}};
 
 static void every_type(void **state)
 {
@@ -113,8 +114,8 @@ static void every_type(void **state)
         for (size_t c = 0; c < sizeof shapes / sizeof *shapes; c++) {
             if (t && c != t % 3 && c != 3 + t % 4) /* all shapes with one pair, two with each other one */
                 continue;
-            const char *const settings[] = {"ctx=400", types[t][0], types[t][1], shapes[c].size, shapes[c].recent, shapes[c].batch,
-                                            NULL};
+            const char *const settings[] = {"ctx=400",        types[t][0],     types[t][1], shapes[c].size,
+                                            shapes[c].recent, shapes[c].batch, NULL};
             const uint32_t block = shapes[c].block, whole = (LENGTH - 1) / block * block;
             struct pair p;
             clb_error err;
@@ -185,12 +186,15 @@ static void with_strategies(void **state)
     static const struct {
         const char *strategy, *positions;
         uint32_t taken;
-    } cases[] = {{"kv-strategy=keydiff", "kv-positions=original", 96},  {"kv-strategy=sliding-window", "kv-positions=original", 96},
-                 {"kv-strategy=streaming", "kv-positions=compact", 96}, {"kv-strategy=quest", "kv-positions=auto", 192},
+    } cases[] = {{"kv-strategy=keydiff", "kv-positions=original", 96},
+                 {"kv-strategy=sliding-window", "kv-positions=original", 96},
+                 {"kv-strategy=streaming", "kv-positions=compact", 96},
+                 {"kv-strategy=quest", "kv-positions=auto", 192},
                  {"kv-strategy=h2o", "kv-positions=original", 0}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        const char *const settings[] = {"ctx=400",        "kv-type=q8_0",    cases[c].strategy,    cases[c].positions, "kv-budget=100",
-                                        "kv-recent=32", "batch=48",        "kv-block-size=32", NULL};
+        const char *const settings[] = {"ctx=400",          "kv-type=q8_0",     cases[c].strategy,
+                                        cases[c].positions, "kv-budget=100",    "kv-recent=32",
+                                        "batch=48",         "kv-block-size=32", NULL};
         struct pair p;
         open_pair(&p, settings, NULL);
         clb_session *a = make(&p.shares), *b = make(&p.shares);
@@ -315,8 +319,13 @@ static void from_run_to_run(void **state)
     (void)state;
     for (size_t c = 0; c < 4; c++) {
         const bool tight = c == 3; /* a context that the prompt fills: no room for windows in memory */
-        const char *const settings[] = {tight ? "ctx=200" : "ctx=400", types[c][0], types[c][1], shapes[tight ? 0 : c].size,
-                                        shapes[tight ? 0 : c].recent, shapes[tight ? 0 : c].batch, NULL};
+        const char *const settings[] = {tight ? "ctx=200" : "ctx=400",
+                                        types[c][0],
+                                        types[c][1],
+                                        shapes[tight ? 0 : c].size,
+                                        shapes[tight ? 0 : c].recent,
+                                        shapes[tight ? 0 : c].batch,
+                                        NULL};
         const uint32_t block = shapes[tight ? 0 : c].block, whole = (LENGTH - 1) / block * block;
         char folder[] = "/tmp/clb-window-XXXXXX", command[80];
         struct pair p;
@@ -347,8 +356,8 @@ static void from_run_to_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type),       cmocka_unit_test(goes_on_from_its_own), cmocka_unit_test(with_strategies),
-        cmocka_unit_test(little_room),      cmocka_unit_test(back_to_a_window),     cmocka_unit_test(from_run_to_run),
+        cmocka_unit_test(every_type),  cmocka_unit_test(goes_on_from_its_own), cmocka_unit_test(with_strategies),
+        cmocka_unit_test(little_room), cmocka_unit_test(back_to_a_window),     cmocka_unit_test(from_run_to_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,7 @@ static json_t *plan_json(const clb_plan *p)
                  {"stream_bytes", p->stream_bytes},
                  {"expert_slot_bytes", p->slot_bytes},
                  {"kv_bytes", p->kv_bytes},
+                 {"kv_strategy_bytes", p->kv_strategy_bytes},
                  {"buffer_bytes", p->buffer_bytes},
                  {"read_buffer_bytes", p->staging_bytes},
                  {"mapped_bytes", p->mapped_bytes},

@@ -104,6 +104,8 @@ static void memory(const clb_plan_report *r)
              e->plan_input.max_rows);
     if (recent)
         line(p, what, recent);
+    snprintf(what, sizeof what, "its tables, and what the strategy %.24s keeps", e->kv_choice.name);
+    line(p, what, p->kv_strategy_bytes);
     snprintf(what, sizeof what, "buffers for %u rows", e->plan_input.max_rows);
     line(p, what, p->buffer_bytes);
     line(p, "read buffers", p->staging_bytes);

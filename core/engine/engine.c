@@ -69,6 +69,25 @@ static int open_kv(clb_engine *e, const clb_config *config, uint32_t min_ctx, cl
     return COLIBRI_OK;
 }
 
+static clb_kv_seq_options sequence_options(const clb_engine *e, const clb_kv_choice *choice, uint32_t budget)
+{
+    return (clb_kv_seq_options){
+        .strategy = choice->strategy,
+        .params = choice->params,
+        .child = choice->child,
+        .positions = choice->positions,
+        .n_protected = choice->n_protected,
+        .future = choice->future,
+        .host = clb_registry_host(e->registry),
+        .ctx = e->ctx,
+        .budget = budget && budget < e->ctx ? budget : clb_kv_choice_budget(choice, e->ctx),
+        .seed = e->seed,
+        .max_rows = e->batch,
+        .misbehaved = strategy_misbehaved,
+        .misbehaved_ctx = e->registry,
+    };
+}
+
 /* Most positions that one (layer, head) can hold at once. */
 static uint32_t most_positions(const clb_engine *e)
 {
@@ -99,7 +118,8 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .kv_shared_bytes = clb_kv_share_memory(config),
         .kv_positions = most_positions(e),
         .ctx = e->ctx,
-        .kv_follows_ctx = most_positions(e) >= e->ctx,
+        .kv_shares = clb_config_bool(config, CLB_SET_kv_kv_share),
+        .kv_follows_ctx = e->kv_choice.budget.part > 0 ? e->kv_choice.budget.part : most_positions(e) >= e->ctx,
         .n_sequences = options->n_sequences,
         .max_rows = pass_rows(e, options),
         .n_workers = clb_pool_workers(e->pool),
@@ -113,6 +133,8 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .prefetch_depth = (uint32_t)clb_config_u64(config, CLB_SET_store_prefetch_depth),
         .lora_bytes = clb_adapters_room(&e->adapters),
     };
+    const clb_kv_seq_options sequence = sequence_options(e, &e->kv_choice, e->kv_budget);
+    CLB_TRY(clb_kv_demand_make(&e->kv_layout, &sequence, &e->plan_input.kv_demand, err));
     if (e->plan_input.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
     return clb_store_settings_state_bytes(config, e->model, &e->plan_input.policy_bytes, err);
@@ -354,20 +376,6 @@ int clb_engine_new_sequence(clb_engine *e, clb_kv_seq **out, clb_error *err)
 int clb_engine_new_sequence_with(clb_engine *e, const clb_kv_choice *choice, uint32_t budget, clb_kv_seq **out,
                                  clb_error *err)
 {
-    const clb_kv_seq_options options = {
-        .strategy = choice->strategy,
-        .params = choice->params,
-        .child = choice->child,
-        .positions = choice->positions,
-        .n_protected = choice->n_protected,
-        .future = choice->future,
-        .host = clb_registry_host(e->registry),
-        .ctx = e->ctx,
-        .budget = budget && budget < e->ctx ? budget : clb_kv_choice_budget(choice, e->ctx),
-        .seed = e->seed,
-        .max_rows = e->batch,
-        .misbehaved = strategy_misbehaved,
-        .misbehaved_ctx = e->registry,
-    };
+    const clb_kv_seq_options options = sequence_options(e, choice, budget);
     return clb_kv_seq_create(e->kv, &options, out, err);
 }

@@ -22,6 +22,7 @@ void clb_kv_budgets(clb_kv_seq *seq)
             *b = s->budget && !seq->given_up
                      ? s->budget(seq->self, layer, seq->traits.per_head ? head : 0, seq->position)
                      : seq->budget;
+            *b = *b < seq->demand.head_budget ? *b : seq->demand.head_budget; /* what was planned */
             *b = *b > floor ? *b : floor;
             sum += *b;
             count++;

@@ -189,6 +189,18 @@ bool clb_kv_hold_same(clb_kv_seq *seq, const clb_kv_seq *from)
     return true;
 }
 
+uint64_t clb_kv_index_bytes(const clb_kv_layout *l, uint64_t n_pages)
+{
+    clb_kv_layout f16 = *l;
+    f16.k_type = f16.v_type = COLIBRI_TYPE_F16;
+    const uint64_t heads = (uint64_t)l->n_layers * l->n_kv_heads, blocks = n_pages / heads;
+    const uint64_t window = clb_kv_has_recent(l) ? heads * clb_kv_page_bytes(&f16) / clb_kv_page_bytes(l) + 1 : 0;
+    /* Pointers beside each: its bucket, of which there may be twice as many, and its place with those that hold it. */
+    const uint64_t each = sizeof(clb_kv_block) + (l->page_tokens + heads + window) * sizeof(uint32_t) +
+                          4 * sizeof(void *) + 16;
+    return sizeof(clb_kv_index) + 256 * sizeof(void *) + heads * sizeof(void *) + blocks * each;
+}
+
 void clb_kv_index_free(clb_kv_cache *cache)
 {
     clb_kv_index *x = cache->index;

@@ -4,6 +4,7 @@
 
 #include "kv/kv.h"
 #include "kv/pages.h"
+#include "kv/sizes.h"
 
 typedef struct clb_kv_index clb_kv_index;
 typedef struct clb_kv_block clb_kv_block;
@@ -66,6 +67,7 @@ struct clb_kv_seq {
     uint32_t faults_reported; /* bit per kind */
     uint32_t ctx, budget;
     clb_kv_traits traits;
+    clb_kv_demand demand; /* what it was made for */
     const struct clb_kv_future *future;
     uint32_t max_rows; /* of a pass; 0: unknown */
     uint32_t n_protected_always, n_protected; /* first positions that stay: by the options, now */
@@ -140,6 +142,11 @@ int clb_kv_reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_
 /* ... scratch memory of a selection among n positions. */
 int clb_kv_reserve_scratch(clb_kv_seq *seq, uint64_t n);
 
+/* sizes.c: room that an array for `wanted` positions gets, which has room for `cap` now. */
+uint32_t clb_kv_room_rows(const clb_kv_seq *seq, uint32_t cap, uint64_t wanted);
+/* It has far too much. */
+bool clb_kv_room_shrinks(const clb_kv_seq *seq, uint32_t cap, uint64_t wanted);
+
 /* room.c */
 typedef struct clb_kv_room {
     int64_t more;    /* pages that a pass adds to the pool's, at most, counted to the end of clb_kv_end */
@@ -160,6 +167,8 @@ bool clb_kv_make_room(clb_kv_cache *cache, clb_kv_seq *seq, uint64_t need);
 void clb_kv_hold_only(clb_kv_seq *seq, uint32_t n);
 bool clb_kv_hold_same(clb_kv_seq *seq, const clb_kv_seq *from);
 void clb_kv_index_free(clb_kv_cache *cache);
+/* The most that the index of a cache with a pool of so many pages takes. */
+uint64_t clb_kv_index_bytes(const clb_kv_layout *layout, uint64_t n_pages);
 
 /* rows.c */
 /* Row i of a head as floats, as it was written (not turned, see turn_k and turn_v of the layout). */
@@ -207,8 +216,8 @@ void clb_kv_query_stats(const float *q, uint32_t n_last, uint32_t n_heads, uint3
 void clb_kv_last_probs(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_last, float *out);
 void clb_kv_angles(const clb_kv_layout *l, uint32_t position, float *cs);
 void clb_kv_rotate(const clb_kv_layout *l, float *x, const float *cs);
-/* Rotations of compacted positions 0 .. n - 1 are at hand. */
-int clb_kv_ranks_reserve(clb_kv_cache *cache, uint32_t n, clb_error *err);
+/* Rotations of compacted positions 0 .. n - 1 are at hand; `most` of them will ever be wanted by who asks. */
+int clb_kv_ranks_reserve(clb_kv_cache *cache, uint32_t n, uint32_t most, clb_error *err);
 const float *clb_kv_rank_cs(const clb_kv_cache *cache, uint32_t rank);
 /* Key i as attention sees it / before rotation. */
 void clb_kv_read_rotated(const clb_kv_seq *seq, const clb_kv_head *h, uint32_t i, float *out);
@@ -225,8 +234,20 @@ void clb_kv_extend(float *next, const float *now, uint32_t from, uint32_t n_befo
 /* compact.c: rows seq->kept[0..n_kept) of a head move together, pages behind them go back; tells the strategy. */
 void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_kept);
 
-/* strategy.c: seq has its traits, ctx and budget. */
+/* strategy.c: seq has its traits, ctx and budget; makes its demand and its instance. */
 int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err);
+/* What an instance is made with, for as long as it is needed. max_positions: as in struct colibri_kv_config. NOMEM */
+typedef struct clb_kv_probe {
+    struct colibri_kv_config config;
+    double *defaults;
+    float *no_freq;
+} clb_kv_probe;
+int clb_kv_probe_open(const clb_kv_layout *l, const clb_kv_seq_options *o, uint32_t max_positions, clb_kv_probe *out,
+                      clb_error *err);
+void clb_kv_probe_close(clb_kv_probe *probe);
+/* The largest budget that a new instance gives to a head, at least that of the options. */
+int clb_kv_probe_budgets(const clb_kv_layout *l, const clb_kv_seq_options *o, uint32_t max_positions, uint32_t *out,
+                         clb_error *err);
 
 /* merge.c: for strategies with merge. seq->keep and seq->kept[0..n_kept) say what stays; all before the rows move but the last.
  */

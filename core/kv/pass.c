@@ -23,18 +23,13 @@ static int grow(void *p, size_t n, size_t size)
     return 1;
 }
 
-static uint32_t half_more(uint32_t cap, uint64_t wanted)
-{
-    const uint64_t n = (uint64_t)cap + cap / 2 > wanted ? (uint64_t)cap + cap / 2 : wanted;
-    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
-/* Page tables and per-row arrays of one head for n rows. */
+/* Page tables and per-row arrays of one head for n rows, at least what it has. */
 int clb_kv_reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_t n)
 {
     const uint64_t pages = clb_kv_pages_for(seq, n);
-    if (pages > h->cap_pages) {
-        const uint32_t cap = half_more(h->cap_pages, pages);
+    const bool shrinks = clb_kv_room_shrinks(seq, h->cap, n) && n >= h->n;
+    if (pages > h->cap_pages || (shrinks && h->n_pages <= pages)) {
+        const uint32_t cap = (uint32_t)clb_kv_pages_for(seq, clb_kv_room_rows(seq, h->cap, n));
         if (!grow(&h->k_pages, cap, sizeof h->k_pages[0]) || !grow(&h->v_pages, cap, sizeof h->v_pages[0]))
             return 0;
         h->cap_pages = cap;
@@ -44,9 +39,9 @@ int clb_kv_reserve_head(clb_kv_seq *seq, uint32_t layer, clb_kv_head *h, uint64_
         if (!h->q_ring)
             return 0;
     }
-    if (!clb_kv_layer_evicts(seq, layer) || n <= h->cap)
+    if (!clb_kv_layer_evicts(seq, layer) || (n <= h->cap && !shrinks))
         return 1;
-    const uint32_t cap = half_more(h->cap, n);
+    const uint32_t cap = clb_kv_room_rows(seq, h->cap, n);
     if (!grow(&h->positions, cap, sizeof h->positions[0]))
         return 0;
     for (int b = 0; b < 2; b++) {
@@ -63,7 +58,7 @@ int clb_kv_reserve_scratch(clb_kv_seq *seq, uint64_t n)
 {
     if (n <= seq->scratch_cap)
         return 1;
-    const uint32_t cap = half_more(seq->scratch_cap, n);
+    const uint32_t cap = clb_kv_room_rows(seq, seq->scratch_cap, n);
     const bool one_answer = !seq->traits.per_head;
     const clb_kv_layout *l = &seq->cache->layout;
     const uint32_t n_kv_heads = l->n_kv_heads;
@@ -168,7 +163,7 @@ int clb_kv_begin(clb_kv_seq *seq, uint32_t n_rows, clb_error *err)
     if (seq->traits.evicts && !clb_kv_reserve_scratch(seq, longest))
         return CLB_NOMEM(err, "tables of the KV cache");
     if (clb_kv_seq_compact(seq))
-        CLB_TRY(clb_kv_ranks_reserve(cache, (uint32_t)longest, err));
+        CLB_TRY(clb_kv_ranks_reserve(cache, (uint32_t)longest, seq->demand.longest, err));
     if (!clb_kv_pick_reserve(seq))
         return CLB_NOMEM(err, "tables of the KV cache");
 

@@ -19,7 +19,7 @@ static bool grow_tables(clb_kv_seq *seq, clb_kv_head *h, uint32_t pages)
     const uint32_t dim = seq->cache->layout.k_dim;
     if (pages <= h->cap_picked)
         return true;
-    const uint32_t cap = pages + pages / 2 + 8;
+    const uint32_t cap = pages;
     const void **k = realloc(h->k_picked, cap * sizeof *k);
     if (k)
         h->k_picked = k;

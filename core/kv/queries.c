@@ -103,14 +103,16 @@ void clb_kv_rotate(const clb_kv_layout *l, float *x, const float *cs)
         clb_ref_rope(x, cs, l->n_rot, l->rope_neox);
 }
 
-int clb_kv_ranks_reserve(clb_kv_cache *cache, uint32_t n, clb_error *err)
+int clb_kv_ranks_reserve(clb_kv_cache *cache, uint32_t n, uint32_t most, clb_error *err)
 {
     const clb_kv_layout *l = &cache->layout;
     if (n <= cache->n_ranks || !l->n_rot)
         return COLIBRI_OK;
     if (!l->inv_freq)
         return clb_fail(err, COLIBRI_E_INTERNAL, "KV cache: compacted positions without the model's rotation");
-    const uint32_t cap = n + n / 2;
+    uint32_t cap = n + n / 2;
+    if (n <= most && most < cap)
+        cap = most;
     float *more = realloc(cache->rank_cs, (size_t)cap * l->n_rot * sizeof *more);
     if (!more)
         return CLB_NOMEM(err, "rotations of the KV cache");

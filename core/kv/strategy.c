@@ -92,57 +92,101 @@ static int check_chain(const clb_kv_seq *seq, const clb_kv_seq_options *o, clb_e
     return COLIBRI_OK;
 }
 
-/* The bound of view->n, for strategies that allocate scratch memory. */
-static uint32_t most_positions(const clb_kv_seq *seq, const clb_kv_seq_options *o)
+/* ---- its instance ------------------------------------------------------------------------------------------ */
+
+int clb_kv_probe_open(const clb_kv_layout *l, const clb_kv_seq_options *o, uint32_t max_positions, clb_kv_probe *out,
+                      clb_error *err)
 {
-    const uint32_t rows = o->max_rows ? o->max_rows : 4096;
-    uint64_t n = clb_kv_most_positions(&seq->cache->layout, &seq->traits, seq->ctx, seq->budget, rows);
-    /* Where heads differ, one may hold what all of them may together. */
-    if (seq->traits.own_budgets)
-        n += (uint64_t)seq->budget * (clb_kv_n_heads_all(seq) - 1);
-    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+    const struct colibri_kv_strategy *s = o->strategy;
+    const clb_kv_traits traits = clb_kv_traits_of(s, o->child, o->positions);
+    *out = (clb_kv_probe){.config = {
+                              .struct_size = sizeof out->config,
+                              .n_layers = l->n_layers,
+                              .n_kv_heads = l->n_kv_heads,
+                              .n_heads = l->n_heads,
+                              .head_dim = l->k_dim,
+                              .budget = o->budget ? o->budget : o->ctx,
+                              .page_tokens = l->page_tokens,
+                              .evictable = l->evictable,
+                              .seed = o->seed,
+                              .params = o->params,
+                              .host = o->host,
+                              .v_dim = l->v_dim,
+                              .max_positions = max_positions,
+                              .n_rot = l->n_rot,
+                              .neox = l->rope_neox,
+                              .inv_freq = l->inv_freq,
+                              .attention_scale = l->attention_scale,
+                              .positions = (uint32_t)traits.positions,
+                              .window_w = traits.window_w,
+                              .child = o->child,
+                          }};
+    if (!o->params && s->n_params) {
+        out->defaults = malloc(s->n_params * sizeof out->defaults[0]);
+        for (uint32_t i = 0; out->defaults && i < s->n_params; i++)
+            out->defaults[i] = s->params[i].value;
+        out->config.params = out->defaults;
+    }
+    if (l->n_rot && !l->inv_freq) /* nothing is rotated yet */
+        out->config.inv_freq = out->no_freq = calloc(l->n_rot, sizeof out->no_freq[0]);
+    if ((!out->config.params && s->n_params) || (l->n_rot && !out->config.inv_freq)) {
+        clb_kv_probe_close(out);
+        return CLB_NOMEM(err, "parameters of a KV strategy");
+    }
+    return COLIBRI_OK;
+}
+
+void clb_kv_probe_close(clb_kv_probe *p)
+{
+    free(p->defaults);
+    free(p->no_freq);
+    *p = (clb_kv_probe){0};
+}
+
+static void *make(const struct colibri_kv_strategy *s, const struct colibri_kv_config *config, clb_error *err)
+{
+    char why[256] = "";
+    void *const self = s->create(config, why, sizeof why);
+    why[sizeof why - 1] = 0;
+    if (!self)
+        clb_fail(err, COLIBRI_E_USAGE, "KV strategy %s: %s", s->name, *why ? why : "refused without a reason");
+    return self;
+}
+
+int clb_kv_probe_budgets(const clb_kv_layout *l, const clb_kv_seq_options *o, uint32_t max_positions, uint32_t *out,
+                         clb_error *err)
+{
+    const struct colibri_kv_strategy *s = o->strategy;
+    const bool per_head = clb_kv_traits_of(s, o->child, o->positions).per_head;
+    clb_kv_probe p;
+    CLB_TRY(clb_kv_probe_open(l, o, max_positions, &p, err));
+    void *const self = make(s, &p.config, err);
+    const uint32_t budget = p.config.budget;
+    const uint64_t seen[] = {0, budget, 2 * (uint64_t)budget, o->ctx, UINT32_MAX};
+    *out = budget;
+    for (uint32_t layer = 0; self && layer < l->n_layers; layer++)
+        for (uint32_t head = 0; (!l->evictable || l->evictable[layer]) && head < (per_head ? l->n_kv_heads : 1); head++)
+            for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+                const uint32_t b = s->budget(self, layer, head, seen[i]);
+                *out = b > *out ? b : *out;
+            }
+    if (self)
+        s->destroy(self);
+    clb_kv_probe_close(&p);
+    return self ? COLIBRI_OK : COLIBRI_E_USAGE;
 }
 
 int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err)
 {
-    const struct colibri_kv_strategy *s = o->strategy;
     const clb_kv_layout *l = &seq->cache->layout;
-    char why[256] = "";
-    double *defaults = NULL;
+    clb_kv_seq_options now = *o;
+    clb_kv_probe p;
+    now.ctx = seq->ctx;
+    now.budget = seq->budget;
     CLB_TRY(check_chain(seq, o, err));
-    if (!o->params && s->n_params) {
-        defaults = malloc(s->n_params * sizeof defaults[0]);
-        if (!defaults)
-            return CLB_NOMEM(err, "parameters of a KV strategy");
-        for (uint32_t i = 0; i < s->n_params; i++)
-            defaults[i] = s->params[i].value;
-    }
-    const struct colibri_kv_config config = {
-        .struct_size = sizeof config,
-        .n_layers = l->n_layers,
-        .n_kv_heads = l->n_kv_heads,
-        .n_heads = l->n_heads,
-        .head_dim = l->k_dim,
-        .budget = seq->budget,
-        .page_tokens = l->page_tokens,
-        .evictable = l->evictable,
-        .seed = o->seed,
-        .params = defaults ? defaults : o->params,
-        .host = o->host,
-        .v_dim = l->v_dim,
-        .max_positions = most_positions(seq, o),
-        .n_rot = l->n_rot,
-        .neox = l->rope_neox,
-        .inv_freq = l->inv_freq,
-        .attention_scale = l->attention_scale,
-        .positions = (uint32_t)seq->traits.positions,
-        .window_w = seq->traits.window_w,
-        .child = o->child,
-    };
-    seq->self = s->create(&config, why, sizeof why);
-    free(defaults);
-    why[sizeof why - 1] = 0;
-    if (!seq->self)
-        return clb_fail(err, COLIBRI_E_USAGE, "KV strategy %s: %s", s->name, *why ? why : "refused without a reason");
-    return COLIBRI_OK;
+    CLB_TRY(clb_kv_demand_make(l, &now, &seq->demand, err));
+    CLB_TRY(clb_kv_probe_open(l, &now, seq->demand.longest, &p, err));
+    seq->self = make(o->strategy, &p.config, err);
+    clb_kv_probe_close(&p);
+    return seq->self ? COLIBRI_OK : COLIBRI_E_USAGE;
 }

@@ -47,6 +47,8 @@ uint64_t clb_plan_file_bytes(const clb_matrix *m, const clb_gguf_tensor *t);
 /* What the process counts for, rounded up in steps. */
 uint64_t clb_plan_base(uint64_t resident);
 uint64_t clb_plan_kv_bytes(const clb_plan_input *in, uint64_t positions);
+/* What goes with so many positions of each sequence. */
+uint64_t clb_plan_kv_strategy_bytes(const clb_plan_input *in, uint64_t positions);
 uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows);
 
 /* The message of a plan that does not fit: `least` is the smallest with the slots and layers that were asked for, `all`

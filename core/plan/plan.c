@@ -25,13 +25,29 @@ uint64_t clb_plan_kv_bytes(const clb_plan_input *in, uint64_t positions)
                        in->kv_shared_bytes);
 }
 
+uint64_t clb_plan_kv_strategy_bytes(const clb_plan_input *in, uint64_t positions)
+{
+    clb_kv_demand d = in->kv_demand;
+    if (positions < in->kv_positions) { /* shorter heads; what an instance said stays */
+        d.most = d.most < positions ? d.most : (uint32_t)positions;
+        if (!d.traits.own_budgets)
+            d.longest = d.most;
+    }
+    const uint64_t n = in->n_sequences;
+    const uint64_t pages = clb_sat_add(clb_sat_mul(clb_kv_bytes(&in->kv, positions), n), in->kv_shared_bytes);
+    const uint64_t copies = clb_sat_mul(clb_kv_recent_bytes(&in->kv, positions, in->max_rows), n);
+    return clb_sat_add(clb_sat_mul(clb_kv_strategy_bytes(&in->kv, &d), n),
+                       clb_kv_common_bytes(&in->kv, &d, pages, copies, in->kv_shares));
+}
+
 uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)
 {
     const clb_hparams *hp = &in->model->hp;
     const clb_model_sizes sizes = clb_model_get_sizes(in->model);
     const uint64_t work = clb_sat_mul(in->n_workers, sizes.kernel_scratch);
     const uint64_t logits = clb_sat_mul(in->n_sequences, (uint64_t)hp->n_vocab * sizeof(float));
-    const uint64_t rows = clb_forward_bytes(hp, max_rows, in->kv_positions, in->n_workers);
+    const uint32_t n_kv = in->kv_positions > in->kv_demand.longest ? in->kv_positions : in->kv_demand.longest;
+    const uint64_t rows = clb_forward_bytes(hp, max_rows, n_kv, in->n_workers);
     return clb_sat_add(clb_sat_add(clb_sat_add(clb_sat_add(rows, work), logits), in->policy_bytes), in->lora_bytes);
 }
 
@@ -92,6 +108,7 @@ static void fixed_parts(const clb_plan_input *in, uint64_t resident, clb_plan *p
     p->embedding_bytes = sizes.embedding_bytes;
     p->dense_bytes = sizes.dense_bytes;
     p->kv_bytes = clb_plan_kv_bytes(in, in->kv_positions);
+    p->kv_strategy_bytes = clb_plan_kv_strategy_bytes(in, in->kv_positions);
     p->buffer_bytes = clb_plan_buffer_bytes(in, in->max_rows);
     const uint64_t staging = sizes.widest_group > STAGING_PER_WORKER ? sizes.widest_group : STAGING_PER_WORKER;
     p->staging_bytes = clb_sat_mul(in->n_workers, staging);
@@ -127,8 +144,8 @@ static void stream_one_more(const clb_plan_input *in, const clb_plan *all, uint3
 
 static uint64_t without_slots(const clb_plan *p)
 {
-    const uint64_t parts[] = {p->base_bytes,   p->embedding_bytes, p->dense_bytes, p->kv_bytes,
-                              p->buffer_bytes, p->staging_bytes,   p->stream_bytes};
+    const uint64_t parts[] = {p->base_bytes,        p->embedding_bytes, p->dense_bytes,   p->kv_bytes,
+                              p->kv_strategy_bytes, p->buffer_bytes,    p->staging_bytes, p->stream_bytes};
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         sum = clb_sat_add(sum, parts[i]);

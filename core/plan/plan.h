@@ -12,17 +12,19 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "kv/kv.h"
+#include "kv/sizes.h"
 #include "model/model.h"
 #include "plan/memory.h"
 
 typedef struct clb_plan_input {
     const clb_model *model; /* bound, not loaded */
     clb_kv_layout kv;
+    clb_kv_demand kv_demand;  /* of a sequence, beside its pages; zero: nothing */
+    bool kv_shares;           /* prefixes */
     uint64_t kv_shared_bytes; /* beyond the sequences', for prefixes that are kept */
     uint32_t kv_positions; /* most positions held per sequence, layer and head */
     uint32_t ctx;          /* for the advice in a refusal */
-    bool kv_follows_ctx;   /* a smaller --ctx would make kv_positions smaller */
+    double kv_follows_ctx; /* of a token less of --ctx, so much of a position less; 0: kv_positions stays as it is */
     uint32_t n_sequences;
     uint32_t max_rows, n_workers;
     uint64_t budget;          /* 0: `share` of the available memory */
@@ -48,7 +50,9 @@ typedef struct clb_plan {
     uint64_t embedding_bytes; /* token_embd, output; without what is mapped */
     uint64_t dense_bytes;     /* matrices and vectors that stay, embeddings apart; without what is mapped */
     uint64_t mapped_bytes; /* used in place in the file: page cache, which the kernel may take back; not in the total */
-    uint64_t kv_bytes, buffer_bytes, staging_bytes;
+    uint64_t kv_bytes;          /* pages */
+    uint64_t kv_strategy_bytes; /* their tables, and what the KV strategy wants */
+    uint64_t buffer_bytes, staging_bytes;
     uint64_t slot_bytes;  /* all expert slots */
     uint64_t total_bytes; /* of everything above but mapped_bytes, and of stream_bytes */
     uint32_t n_classes;

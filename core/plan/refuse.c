@@ -39,13 +39,16 @@ static unsigned long long shares(const uint64_t *bytes, unsigned long long *mib,
 /* The largest context, in steps, with which `need` comes down to the budget; 0: none. */
 static uint64_t smaller_ctx(const clb_plan_input *in, const clb_plan *p, uint64_t need)
 {
-    if (!in->kv_follows_ctx || !in->ctx)
+    if (!(in->kv_follows_ctx > 0) || !in->ctx)
         return 0;
-    const uint64_t over = need - p->budget, extra = in->kv_positions > in->ctx ? in->kv_positions - in->ctx : 0;
+    const uint64_t over = need - p->budget, now = clb_sat_add(p->kv_bytes, p->kv_strategy_bytes);
+    const double part = in->kv_follows_ctx, follows = part * in->ctx;
+    const double extra = in->kv_positions > follows ? in->kv_positions - follows : 0;
     uint64_t low = 0, high = (in->ctx - 1) / CTX_STEP; /* fits at low, not known above it */
     while (low < high) {
         const uint64_t mid = (low + high + 1) / 2;
-        if (clb_sat_add(clb_plan_kv_bytes(in, mid * CTX_STEP + extra), over) <= p->kv_bytes)
+        const uint64_t n = (uint64_t)(part * (double)(mid * CTX_STEP) + extra + 1 - 1e-6);
+        if (clb_sat_add(clb_sat_add(clb_plan_kv_bytes(in, n), clb_plan_kv_strategy_bytes(in, n)), over) <= now)
             low = mid;
         else
             high = mid - 1;
@@ -57,9 +60,15 @@ static uint64_t smaller_ctx(const clb_plan_input *in, const clb_plan *p, uint64_
 static uint32_t smaller_batch(const clb_plan_input *in, const clb_plan *p, uint64_t need)
 {
     const uint64_t over = need - p->budget;
-    for (uint32_t rows = in->max_rows / 2; rows >= LEAST_BATCH; rows /= 2)
-        if (clb_sat_add(clb_plan_buffer_bytes(in, rows), over) <= p->buffer_bytes)
+    const uint64_t now = clb_sat_add(clb_sat_add(p->kv_bytes, p->kv_strategy_bytes), p->buffer_bytes);
+    clb_plan_input less = *in;
+    for (uint32_t rows = in->max_rows / 2; rows >= LEAST_BATCH; rows /= 2) {
+        less.max_rows = rows; /* a recent window has copies of all rows of a pass */
+        const uint64_t kv = clb_sat_add(clb_plan_kv_bytes(&less, less.kv_positions),
+                                        clb_plan_kv_strategy_bytes(&less, less.kv_positions));
+        if (clb_sat_add(clb_sat_add(kv, clb_plan_buffer_bytes(&less, rows)), over) <= now)
             return rows;
+    }
     return 0;
 }
 
@@ -71,7 +80,8 @@ static void advise(const clb_plan_input *in, const clb_plan *p, uint64_t safe_ne
     if (streamed && !in->resident_layers && n < size) {
         const uint64_t whole = clb_sat_add(clb_sat_add(all->base_bytes, all->embedding_bytes),
                                            clb_sat_add(clb_sat_add(all->dense_bytes, all->kv_bytes),
-                                                       clb_sat_add(all->buffer_bytes, all->staging_bytes)));
+                                                       clb_sat_add(clb_sat_add(all->buffer_bytes, all->staging_bytes),
+                                                                   all->kv_strategy_bytes)));
         const uint64_t with_slots = clb_sat_add(whole, clb_sat_add(p->slot_bytes, safe_need - p->total_bytes));
         if (mib_up(with_slots) > mib_up(safe_need))
             n += (size_t)snprintf(out + n, size - n,
@@ -99,7 +109,8 @@ int clb_plan_refuse(const clb_plan_input *in, const clb_plan *least, const clb_p
     const clb_plan *p = least;
     if (p->total_bytes == UINT64_MAX)
         return clb_fail(err, COLIBRI_E_NOMEM, "the model's sizes add up to more memory than any machine has");
-    const uint64_t parts[] = {p->embedding_bytes + p->dense_bytes + p->stream_bytes, p->slot_bytes, p->kv_bytes,
+    const uint64_t parts[] = {p->embedding_bytes + p->dense_bytes + p->stream_bytes, p->slot_bytes,
+                              p->kv_bytes + p->kv_strategy_bytes,
                               p->buffer_bytes + p->staging_bytes, p->base_bytes};
     unsigned long long mib[5];
     const unsigned long long need = shares(parts, mib, 5, p->total_bytes);

@@ -15,7 +15,8 @@ void clb_plan_log(const clb_plan *p, const clb_log *log)
                  p->n_layers, p->n_stream_slots, clb_human_bytes(p->stream_bytes, b));
     clb_logf(log, COLIBRI_LOG_INFO, "plan: %s of %s: weights %s%s%s, KV cache %s, buffers %s, process %s",
              clb_human_bytes(p->total_bytes, (char[24]){0}), clb_human_bytes(p->budget, c),
-             clb_human_bytes(p->embedding_bytes + p->dense_bytes, d), experts, layers, clb_human_bytes(p->kv_bytes, e),
+             clb_human_bytes(p->embedding_bytes + p->dense_bytes, d), experts, layers,
+             clb_human_bytes(p->kv_bytes + p->kv_strategy_bytes, e),
              clb_human_bytes(p->buffer_bytes + p->staging_bytes, f), clb_human_bytes(p->base_bytes, (char[24]){0}));
     if (p->limited_by)
         clb_logf(log, COLIBRI_LOG_WARN, "the budget is %s instead of --max-memory: that is what %s leaves",

@@ -323,6 +323,8 @@ static int check_kv_appended(const struct colibri_kv_strategy *s, clb_error *err
         OPTIONAL_CODE(s, merge);
     if (COLIBRI_HAS(s, pick_pages))
         OPTIONAL_CODE(s, pick_pages);
+    if (COLIBRI_HAS(s, state_bytes))
+        OPTIONAL_CODE(s, state_bytes);
     if (wraps && keeps)
         return BAD("a wrapper cannot declare KEEPS_ALL: whether anything is dropped is up to its child");
     if (allots && (s->select || !s->score))

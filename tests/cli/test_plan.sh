@@ -23,7 +23,7 @@ python3 - "$WORK/plan.json" "${four%M}" <<'PY' || fail "JSON of plan: $(cat "$WO
 import json, sys
 o = json.load(open(sys.argv[1]))
 p = o["plan"]
-parts = ("process", "embedding", "dense", "stream", "expert_slot", "kv", "buffer", "read_buffer")
+parts = ("process", "embedding", "dense", "stream", "expert_slot", "kv", "kv_strategy", "buffer", "read_buffer")
 assert sum(p[f"{k}_bytes"] for k in parts) == p["total_bytes"] <= p["budget_bytes"] == int(sys.argv[2]) << 20
 assert 0 < p["expert_slots"] < p["experts"] == 160 and not p["all_experts"]
 d = o["prediction"]["decode"]

@@ -342,7 +342,7 @@ static void check_stream(const struct bench *b, const clb_plan *p)
     const clb_model *model = b->rig.model;
     assert_int_equal(p->n_layers, model->hp.n_layers);
     assert_in_range(p->resident_layers, 0, p->n_layers);
-    assert_int_equal(p->total_bytes, p->base_bytes + p->embedding_bytes + p->dense_bytes + p->kv_bytes + p->buffer_bytes +
+    assert_int_equal(p->total_bytes, p->base_bytes + p->embedding_bytes + p->dense_bytes + p->kv_bytes + p->kv_strategy_bytes + p->buffer_bytes +
                                          p->staging_bytes + p->slot_bytes + p->stream_bytes);
     assert_int_equal(p->stream_bytes, p->n_stream_slots * p->layer_slot_bytes);
     uint64_t streamed = 0, in_file = 0, biggest = 0;

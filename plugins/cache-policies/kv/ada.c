@@ -141,6 +141,12 @@ static void *fork_state(void *self)
     return colibri_kv_wrap_fork(self, create, destroy);
 }
 
+static uint64_t state_bytes(const struct colibri_kv_config *config)
+{
+    return sizeof(struct ada) + (3 + 256) * (uint64_t)config->n_kv_heads * sizeof(uint32_t) +
+           colibri_kv_wrap_bytes(config, N_PARAMS);
+}
+
 static const struct colibri_kv_strategy strategy = {
     .struct_size = sizeof strategy,
     .flags = COLIBRI_KV_FLAG_WRAPPER | COLIBRI_KV_FLAG_PER_HEAD | COLIBRI_KV_FLAG_DETERMINISTIC,
@@ -159,6 +165,7 @@ static const struct colibri_kv_strategy strategy = {
     .on_evict = colibri_kv_wrap_on_evict,
     .fork = fork_state,
     .allot = allot,
+    .state_bytes = state_bytes,
 };
 
 static const void *get(const char *iface, uint32_t index)

@@ -136,6 +136,12 @@ static void *fork_state(void *self)
     return colibri_kv_wrap_fork(self, create, destroy);
 }
 
+static uint64_t state_bytes(const struct colibri_kv_config *config)
+{
+    return sizeof(struct block) + config->max_positions * (2 * sizeof(uint32_t) + 5 * sizeof(float) + 1) +
+           colibri_kv_wrap_bytes(config, N_PARAMS);
+}
+
 static const struct colibri_kv_strategy strategy = {
     .struct_size = sizeof strategy,
     .flags = COLIBRI_KV_FLAG_WRAPPER | COLIBRI_KV_FLAG_DETERMINISTIC,
@@ -153,6 +159,7 @@ static const struct colibri_kv_strategy strategy = {
     .on_append = colibri_kv_wrap_on_append,
     .on_evict = colibri_kv_wrap_on_evict,
     .fork = fork_state,
+    .state_bytes = state_bytes,
 };
 
 static const void *get(const char *iface, uint32_t index)

@@ -91,6 +91,12 @@ static void *fork_state(void *self)
     return colibri_kv_wrap_fork(self, create, destroy);
 }
 
+static uint64_t state_bytes(const struct colibri_kv_config *config)
+{
+    return sizeof(struct cam) + ((uint64_t)config->max_positions + 1) * sizeof(float) +
+           colibri_kv_wrap_bytes(config, N_PARAMS);
+}
+
 static const struct colibri_kv_strategy strategy = {
     .struct_size = sizeof strategy,
     .flags = COLIBRI_KV_FLAG_WRAPPER | COLIBRI_KV_FLAG_PER_HEAD | COLIBRI_KV_FLAG_DETERMINISTIC,
@@ -110,6 +116,7 @@ static const struct colibri_kv_strategy strategy = {
     .on_evict = colibri_kv_wrap_on_evict,
     .fork = fork_state,
     .merge = merge,
+    .state_bytes = state_bytes,
 };
 
 static const void *get(const char *iface, uint32_t index)

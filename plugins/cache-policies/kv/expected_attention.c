@@ -36,12 +36,23 @@ struct expected {
     float *logit;                        /* [max_positions] */
 };
 
+/* Behind the struct: what its pointers name. */
+static size_t floats_of(const struct colibri_kv_config *config)
+{
+    const size_t dim = config->head_dim, row = dim > config->v_dim ? dim : config->v_dim;
+    return row + config->n_rot + 2 * dim + dim * dim + config->max_positions;
+}
+
+static uint64_t state_bytes(const struct colibri_kv_config *config)
+{
+    return sizeof(struct expected) + floats_of(config) * sizeof(float);
+}
+
 static void *create(const struct colibri_kv_config *config, char *why, size_t why_size)
 {
     const size_t dim = config->head_dim, v_dim = config->v_dim, n_rot = config->n_rot;
     const size_t row = dim > v_dim ? dim : v_dim;
-    const size_t floats = row + n_rot + 2 * dim + dim * dim + config->max_positions;
-    struct expected *s = malloc(sizeof *s + floats * sizeof(float));
+    struct expected *s = malloc(sizeof *s + floats_of(config) * sizeof(float));
     if (!s) {
         snprintf(why, why_size, "out of memory");
         return NULL;
@@ -200,6 +211,7 @@ static const struct colibri_kv_strategy strategy = {
     .destroy = free,
     .reset = reset,
     .score = score,
+    .state_bytes = state_bytes,
 };
 
 static const void *get(const char *iface, uint32_t index)

@@ -144,6 +144,12 @@ static void score(void *self, const struct colibri_kv_view *view, float *out)
     colibri_kv_mark_ends(view, colibri_kv_ends_of(view, sinks, last), out);
 }
 
+static uint64_t state_bytes(const struct colibri_kv_config *config)
+{
+    const uint64_t dim = config->head_dim > config->v_dim ? config->head_dim : config->v_dim;
+    return sizeof(struct lagkv) + (3 * dim + (uint64_t)colibri_kv_param(config, params, LAG)) * sizeof(float);
+}
+
 static const struct colibri_kv_strategy strategy = {
     .struct_size = sizeof strategy,
     .flags = COLIBRI_KV_FLAG_PER_HEAD | COLIBRI_KV_FLAG_DETERMINISTIC,
@@ -159,6 +165,7 @@ static const struct colibri_kv_strategy strategy = {
     .destroy = free,
     .reset = reset,
     .score = score,
+    .state_bytes = state_bytes,
 };
 
 static const void *get(const char *iface, uint32_t index)

@@ -141,7 +141,8 @@ struct colibri_kv_strategy {
     void (*destroy)(void *self);
     void (*reset)(void *self);
     /* Budget of one (layer, head) in positions, given n seen; NULL: the configured budget. The host enforces the sum.
-     */
+     * Memory is planned by what a new instance answers, for n_seen of 0, the budget, twice that, the context length and
+     * UINT32_MAX: no head gets more later than the largest of these. */
     uint32_t (*budget)(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen);
     /* Marks keep[i] = 1 for the positions that stay: at least one, at most view->n_keep of them, the newest (the last)
      * included. keep comes zeroed. Returns a status.
@@ -167,6 +168,10 @@ struct colibri_kv_strategy {
     /* Before a generated token attends: use[p] = 1 for the pages that it looks at, use comes zeroed; the incomplete
      * last page is always looked at. Nothing is dropped. [any-thread]: reads *self only. Returns a status. */
     int (*pick_pages)(void *self, const struct colibri_kv_pages *pages, uint8_t *use);
+    /* Bytes that an instance takes with this config, without those of a child, for the memory plan; config->params are
+     * set, config->host may be NULL. Without it a page of memory is assumed, and 16 bytes for each position of each
+     * head if on_append or on_evict exist. [main-thread] */
+    uint64_t (*state_bytes)(const struct colibri_kv_config *config);
 };
 
 #endif

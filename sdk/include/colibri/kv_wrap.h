@@ -53,6 +53,12 @@ static inline void colibri_kv_wrap_close(struct colibri_kv_wrap *w)
     w->evictable = NULL;
 }
 
+/* What colibri_kv_wrap_open takes beside the child, for state_bytes. */
+static inline uint64_t colibri_kv_wrap_bytes(const struct colibri_kv_config *config, uint32_t n_params)
+{
+    return n_params * sizeof(double) + config->n_layers + 64;
+}
+
 /* child_budget: positions per (layer, head) that the child is told. must_score: refuse a child that does not rank.
  * Returns 0, or -1 and the reason in `why`; nothing is then left to close. */
 static inline int colibri_kv_wrap_open(struct colibri_kv_wrap *w, const struct colibri_kv_config *config,

@@ -21,7 +21,8 @@ static const clb_flag flags[] = {
     {"json", 'j', NULL, "print one JSON object with everything measured", false},
     {"strategies", 0, "LIST", "KV strategies, with parameters as in kv-strategy: full,h2o,ada/snapkv:window=32", true},
     {"budgets", 0, "LIST", "what each may keep: shares of an item's length, or positions (50%,25% unless given)", true},
-    {"task", 0, "KIND=FILE", "what they are tried on: text=FILE, recall=FILE or passkey=FILE", true},
+    {"task", 0, "KIND=FILE", "what they are tried on: text=, recall= or passkey=FILE, or with modes: recall:ask-later=FILE",
+     true},
     {"items", 0, "N", "items of each task at most (all unless given)", false},
     {"baseline", 0, "NAME", "strategy that the others are compared with (full unless given)", false},
     {"see-question", 0, NULL, "strategies first drop when the whole prompt is read", false},
@@ -215,7 +216,10 @@ const struct clb_command clb_command_compare = {
         "20 % longer. Otherwise the exit code says nothing about who won.\n\n"
         "KV strategies: with --strategies, every strategy runs at every budget on every item of the tasks, against the "
         "full "
-        "cache and each other: recall, needles, perplexity and divergence, bytes and speed, paired over items. The "
+        "cache and each other: recall, needles, perplexity and divergence, bytes and speed, paired over items. Modes of "
+        "a task, as in recall:ask-later+at-once=FILE: ask-later (strategies have chosen before they see the question), "
+        "at-once (what they choose from is read in one pass, which --batch must hold), decode (texts: the scored half is "
+        "fed token by token, as if it were generated). The "
         "engine is opened once. --jsonl keeps every "
         "result, so that a grid that takes hours can be stopped and taken up again (--continue) or reported again "
         "(--from).",

@@ -12,7 +12,7 @@
 #include "paths.h"
 
 static const clb_flag flags[] = {
-    {"task", 0, "KIND=FILE", "text=FILE, recall=FILE or passkey=FILE", true},
+    {"task", 0, "KIND=FILE", "text=FILE, recall=FILE or passkey=FILE, or with modes: recall:ask-later=FILE", true},
     {"items", 0, "N", "items per task at most, spread evenly over the file", false},
     {"budget", 0, "SHARE", "what the strategy may keep: a share of each item (25%) or a number of positions", false},
     {"chunk", 0, "N", "tokens of a prompt that are read at once (64 unless given)", false},
@@ -209,6 +209,9 @@ const struct clb_command clb_command_evaluate = {
         "after those before it. passkey: a key hidden at some depth of a long filler text, looked for in what is "
         "generated greedily. Prompts are read in small pieces, so that a strategy has to choose what it keeps before "
         "it sees the question.\n\n"
+        "Modes, as in recall:ask-later+at-once=FILE: ask-later (the strategy has chosen before it sees the question), "
+        "at-once (what it chooses from is read in one pass, which --batch must hold), decode (texts: the scored half is "
+        "fed token by token, as if it were generated).\n\n"
         "To run many strategies and budgets against each other, see colibri compare --strategies.",
     .examples =
         "colibri evaluate -m model.gguf --task text=book.txt --kv-type q8_0   # quantized keys and values\n"

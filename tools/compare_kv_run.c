@@ -87,6 +87,7 @@ void clb_kvc_values(const clb_kvc_case *item, const clb_kv_trial *t, const clb_b
     v[CLB_KVC_PEAK] = (double)t->peak_bytes / mib;
     if (t->attention_ns && t->attention_tokens)
         v[CLB_KVC_ATTENTION] = 1e-6 * (double)t->attention_ns / t->attention_tokens;
+    v[CLB_KVC_DECODE] = per_second(t->n_decode, t->decode_ns);
     if (item->kind == CLB_KVC_TEXT) {
         v[CLB_KVC_PERPLEXITY] = exp(t->nll_sum / t->n_scored);
         const uint32_t n = t->n_compared;
@@ -103,7 +104,6 @@ void clb_kvc_values(const clb_kvc_case *item, const clb_kv_trial *t, const clb_b
         }
         return;
     }
-    v[CLB_KVC_DECODE] = per_second(t->n_decode, t->decode_ns);
     v[CLB_KVC_PREFILL] = per_second(t->n_prefill, t->prefill_ns);
     if (item->kind == CLB_KVC_RECALL) {
         v[CLB_KVC_EXACT] = t->n_right == item->answer.n ? 100 : 0;

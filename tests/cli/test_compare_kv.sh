@@ -223,6 +223,64 @@ refuse 2 "behind @ stands original or compact" "${grid[@]}" --strategies random@
 refuse 2 "needs room for the full cache" "${grid[@]}" --kv-strategy random --kv-budget 64 --strategies h2o --task text=held.txt
 refuse 5 "line 1" "${grid[@]}" --strategies random --task recall=pass.json
 
+# ---- modes: items of their own, which the full cache answers alike; a strategy that chooses at the end does not ----
+python3 - <<'PY'
+import json
+with open("asked.jsonl", "w") as f:
+    for l in map(json.loads, open("same.jsonl")):
+        l["question"] = "Remember this: the password of the red house is"  # the last of them
+        f.write(json.dumps(l) + "\n")
+PY
+modes=(--task recall=asked.jsonl --task recall:ask-later=asked.jsonl --task recall:ask-later+at-once=asked.jsonl
+    --task passkey=pass.json --task passkey:at-once=pass.json --task passkey:ask-later=pass.json --task text=held.txt --task text:decode=held.txt)
+run 0 "${grid[@]}" --strategies snapkv,quest --budgets 50%,25% "${modes[@]}" --jsonl modes.jsonl --json
+python3 - "$WORK/out" <<'PY' || fail "modes of tasks"
+import json, sys
+d = json.load(open(sys.argv[1]))
+values = {}
+for l in map(json.loads, open("modes.jsonl")):
+    if l["record"] == "result":
+        values.setdefault((l["strategy"], l["budget"], l["task"]), {})[l["item"]] = l["values"]
+tasks = {t for _, _, t in values}
+assert tasks == {"asked.jsonl", "asked.jsonl (ask-later)", "asked.jsonl (ask-later, at-once)", "pass.json", "pass.json (at-once)",
+                 "pass.json (ask-later)", "held.txt", "held.txt (decode)"}, tasks
+same = ("exact_match", "token_accuracy", "retained", "kv_bytes", "perplexity")
+for t in tasks:  # the same bits in whatever pieces
+    a, b = values["full", "", t], values["full", "", t.split(" (")[0]]
+    assert a.keys() == b.keys() and len(a) >= 2, (t, len(a))
+    for i in a:
+        assert all(a[i].get(k) == b[i].get(k) for k in same), (t, a[i], b[i])
+# Reading a text as a prompt picks no pages; fed by tokens it has a speed, too.
+mean = {(c["strategy"], c["budget"], c["task"]): {k: v["value"] for k, v in c["metrics"].items()} for c in d["cells"]}
+assert mean["quest", "25%", "held.txt"]["kl_max"] < 1e-12 < 1e-6 < mean["quest", "25%", "held.txt (decode)"]["kl_max"]
+assert "decode_tokens_per_second" in mean["full", "", "held.txt (decode)"] and "decode_tokens_per_second" not in mean["full", "", "held.txt"]
+# What is chosen without the question is more than the budget by the question, and so is what is kept at the end.
+assert mean["snapkv", "25%", "asked.jsonl (ask-later)"]["retained"] != mean["snapkv", "25%", "asked.jsonl"]["retained"]
+PY
+# One pass for all budgets gives what each gives alone.
+run 0 "${grid[@]}" --strategies snapkv --budgets 25% --task recall:ask-later+at-once=asked.jsonl --jsonl alone.jsonl
+python3 - <<'PY' || fail "budgets that share a pass"
+import json
+quality = ("exact_match", "token_accuracy", "retained", "kv_bytes", "kv_bytes_peak")
+def load(f):
+    return {(l["budget"], l["item"]): [l["values"][k] for k in quality] for l in map(json.loads, open(f))
+            if l["record"] == "result" and l["strategy"] == "snapkv" and l["task"].endswith("(ask-later, at-once)")}
+a, b = load("alone.jsonl"), load("modes.jsonl")
+assert len(a) == 4 and a.items() <= b.items(), (a, b)
+PY
+try=("${grid[@]}" --strategies random)
+refuse 2 'no mode: ask-later, at-once (recall, passkey), decode (text)' "${try[@]}" --task recall:later=asked.jsonl
+refuse 2 'no mode' "${try[@]}" --task recall:=asked.jsonl
+refuse 2 'no mode' "${try[@]}" --task recall:ask-later+=asked.jsonl
+refuse 2 "decode is for texts" "${try[@]}" --task recall:decode=asked.jsonl
+refuse 2 "ask-later is for recall and passkey" "${try[@]}" --task text:ask-later=held.txt
+refuse 5 'ask-later needs "question"' "${try[@]}" --task recall:ask-later=same.jsonl
+echo '{"prompt": "a b c", "answer": " d", "question": "b d"}' >bad.jsonl
+refuse 5 'bad.jsonl, line 1: "question" is not in the prompt' "${try[@]}" --task recall:ask-later=bad.jsonl
+echo '{"prompt": "what?", "answer": " d", "question": "what?"}' >bad.jsonl
+refuse 5 'there is nothing before the question' "${try[@]}" --task recall:ask-later=bad.jsonl
+refuse 2 "at-once: item r0 has" "${try[@]}" --batch 64 --task recall:at-once=asked.jsonl
+
 # Stopped on the way: what is complete is there and reported.
 for k in $(seq 200); do sed "s/\"id\": \"r/\"id\": \"$k-/" same.jsonl; done >long.jsonl
 "${grid[@]}" --strategies sliding-window,h2o --task recall=long.jsonl --jsonl stop.jsonl >stop.out 2>stop.err &

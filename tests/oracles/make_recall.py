@@ -4,7 +4,7 @@
     python3 make_recall.py recall_tests.json OUT.jsonl [N_PER_DISTANCE]
 
 recall_tests.json is what the model's training left aside: a list of {distance, kind, prompt, answer, prompt_ids,
-answer_ids}. The answer gets the space in front that its tokens have. With N, every distance has its first N items of
+answer_ids}. The answer gets the space in front that its tokens have; "question" is the end of the prompt that asks. With N, every distance has its first N items of
 each kind in turn, so that both kinds are there.
 """
 import json
@@ -31,7 +31,8 @@ def main():
     for test in tests:
         group = by_distance.setdefault(test["distance"], [])
         group.append(dict(id=f"{test['distance']}-{len(group) + 1:03}", distance=test["distance"], kind=test["kind"],
-                          prompt=test["prompt"], answer=" " + test["answer"]))
+                          prompt=test["prompt"], question=test["prompt"][test["prompt"].rindex("\nQuestion:"):],
+                          answer=" " + test["answer"]))
     with open(sys.argv[2], "w", encoding="utf-8") as out:
         for distance in sorted(by_distance):
             for item in pick(by_distance[distance], most):

@@ -27,20 +27,24 @@ static const struct colibri_param params[] = {
     [MAX] = {"max", 0, 1, 0, 1, "of the query heads of a KV head: 1: the maximum, 0: the mean"},
 };
 
+/* So many keys in one go, element by element beside each other. */
+typedef float quad __attribute__((vector_size(16), aligned(4)));
+enum { QUADS = 4, AT_ONCE = 4 * QUADS };
+
 struct expected {
     uint32_t dim, v_dim, n_rot, sinks, future, most;
     int neox, compact, covariance, v_norm, max;
     float epsilon, scale;
     const float *inv_freq;
-    float *row, *cs, *mean, *half, *cov; /* [dim or v_dim], [n_rot], [dim], [dim], [dim][dim] */
-    float *logit;                        /* [max_positions] */
+    float *row, *cs, *mean, *keys, *cov; /* [dim or v_dim], [n_rot], [dim], [dim][AT_ONCE], [dim][dim] */
+    float *logit;                        /* [max_positions], and room for AT_ONCE */
 };
 
 /* Behind the struct: what its pointers name. */
 static size_t floats_of(const struct colibri_kv_config *config)
 {
     const size_t dim = config->head_dim, row = dim > config->v_dim ? dim : config->v_dim;
-    return row + config->n_rot + 2 * dim + dim * dim + config->max_positions;
+    return row + config->n_rot + dim + AT_ONCE * dim + dim * dim + config->max_positions + AT_ONCE;
 }
 
 static uint64_t state_bytes(const struct colibri_kv_config *config)
@@ -76,8 +80,8 @@ static void *create(const struct colibri_kv_config *config, char *why, size_t wh
     s->row = (float *)(s + 1);
     s->cs = s->row + row;
     s->mean = s->cs + n_rot;
-    s->half = s->mean + dim;
-    s->cov = s->half + dim;
+    s->keys = s->mean + dim;
+    s->cov = s->keys + AT_ONCE * dim;
     s->logit = s->cov + dim * dim;
     return s;
 }
@@ -127,37 +131,54 @@ static void future_queries(const struct expected *s, const struct colibri_kv_vie
         rotate(s, s->cov + i, dim);
 }
 
-/* The products go row by row of the covariance's upper half, in which each inner loop can be a vector one: this is
- * where the time goes. */
-static float logit(const struct expected *s, const float *k)
+/* Logits of the keys in s->keys, each by its own chain of additions: neither its neighbours nor the CPU show. The
+ * covariance counts by its upper half, column by column: this is where the time goes. */
+static void logits(const struct expected *s, float *out)
 {
     const uint32_t dim = s->dim;
-    float *const restrict half = s->half;
-    float linear = 0, square = 0;
+    const quad *const keys = (const quad *)(const void *)s->keys;
+    quad linear[QUADS] = {0}, square[QUADS] = {0};
     for (uint32_t d = 0; d < dim; d++)
-        linear += k[d] * s->mean[d];
-    if (!s->covariance)
-        return s->scale * linear;
-    memset(half, 0, dim * sizeof half[0]);
-    for (uint32_t i = 0; i < dim; i++) {
-        const float *const restrict row = s->cov + (size_t)i * dim;
-        const float x = k[i];
-        half[i] += 0.5f * x * row[i];
-        for (uint32_t j = i + 1; j < dim; j++)
-            half[j] += x * row[j];
+        for (uint32_t n = 0; n < QUADS; n++)
+            linear[n] += keys[d * QUADS + n] * s->mean[d];
+    for (uint32_t d = 0; s->covariance && d < dim; d++) {
+        const quad *const x = keys + d * QUADS;
+        quad a = {0}, b = {0}, e = {0}, f = {0}; /* by name, so that they stay in registers */
+        float c;
+        for (uint32_t i = 0; i < d; i++) {
+            c = s->cov[(size_t)i * dim + d];
+            a += keys[i * QUADS] * c;
+            b += keys[i * QUADS + 1] * c;
+            e += keys[i * QUADS + 2] * c;
+            f += keys[i * QUADS + 3] * c;
+        }
+        c = s->cov[(size_t)d * dim + d];
+        square[0] += (a + 0.5f * x[0] * c) * x[0];
+        square[1] += (b + 0.5f * x[1] * c) * x[1];
+        square[2] += (e + 0.5f * x[2] * c) * x[2];
+        square[3] += (f + 0.5f * x[3] * c) * x[3];
     }
-    for (uint32_t d = 0; d < dim; d++)
-        square += half[d] * k[d];
-    return s->scale * linear + s->scale * s->scale * square;
+    for (uint32_t n = 0; n < QUADS; n++) {
+        const quad sum = s->covariance ? s->scale * linear[n] + s->scale * s->scale * square[n] : s->scale * linear[n];
+        memcpy(out + 4 * n, &sum, sizeof sum);
+    }
 }
 
 /* Adds the expected attention of one query head to out[from .. n). */
 static void add_head(const struct expected *s, const struct colibri_kv_view *view, uint32_t from, float *out)
 {
     float best = -INFINITY, sum = 0;
+    for (uint32_t at = from; at < view->n; at += AT_ONCE) {
+        for (uint32_t r = 0; r < AT_ONCE; r++) {
+            if (at + r < view->n)
+                view->read_k(view, at + r, s->row);
+            for (uint32_t d = 0; d < s->dim; d++)
+                s->keys[d * AT_ONCE + r] = s->row[d];
+        }
+        logits(s, s->logit + at);
+    }
     for (uint32_t i = from; i < view->n; i++) {
-        view->read_k(view, i, s->row);
-        s->logit[i] = colibri_kv_number(logit(s, s->row));
+        s->logit[i] = colibri_kv_number(s->logit[i]);
         if (s->logit[i] == INFINITY)
             s->logit[i] = -INFINITY; /* overflow: nothing is known */
         best = s->logit[i] > best ? s->logit[i] : best;

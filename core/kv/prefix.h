@@ -9,7 +9,7 @@
  *
  * Logits do not depend on it: a row's keys and values are the same bytes whoever computed them, in whatever chunks. Where they
  * are not (a strategy has evicted before), or where a strategy's state could not be restored (it counts attention), nothing
- * is shared.
+ * is shared. Where K or V is quantized and the last positions are read as F16, blocks have copies of that kind, too (windows.c).
  *
  * [engine-thread] */
 #ifndef CLB_KV_PREFIX_H
@@ -30,7 +30,8 @@ typedef struct clb_kv_taken {
 
 /* tokens[0..n) is what the sequence shall hold, and what it holds is a prefix of them: goes on with the longest known one, in
  * whole blocks (a begun block of its own gives way to a known one). A sequence under a strategy that evicts takes no more
- * than its budget. Nothing known, nothing shared, or no sharing: OK with zeros. */
+ * than its least budget. Nothing known, nothing shared, no room for a window, or no sharing: OK with zeros. NOMEM (tables): it
+ * must be reset. */
 int clb_kv_seq_take_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n, clb_kv_taken *taken, clb_error *err);
 /* Makes the full blocks of a sequence known that are not yet: tokens[0..n) are all that it holds. Cheap if there are none. */
 void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n);

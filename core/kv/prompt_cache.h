@@ -12,6 +12,8 @@
  *
  * The tokens of prompts are in it in plain: folder and files are for their owner alone.
  *
+ * A window of a block (windows.c) is such a file, too, with the block as the one before it.
+ *
  * Layout, little-endian: struct clb_prompt_block_head (128 bytes), tokens [n_tokens] u32, zeros up to a multiple of 64,
  * then n_pages pages of page_bytes. docs/kv.md describes it. [engine-thread] */
 #ifndef CLB_KV_PROMPT_CACHE_H

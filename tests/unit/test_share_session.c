@@ -194,7 +194,13 @@ static void strategies(void **state)
                  {"kv-strategy=pyramid/keydiff", "kv-positions=auto", 64},
                  {"kv-strategy=ada/l2-norm", "kv-positions=auto", 64},
                  {"kv-strategy=chunk/lagkv", "kv-positions=auto", 64},
+                 {"kv-strategy=block/keydiff", "kv-positions=auto", 64},
+                 {"kv-strategy=random", "kv-positions=auto", 64},
                  {"kv-strategy=ada/h2o", "kv-positions=auto", 0},
+                 {"kv-strategy=important-tokens", "kv-positions=auto", 0},
+                 {"kv-strategy=tova", "kv-positions=auto", 0},
+                 {"kv-strategy=expected-attention", "kv-positions=auto", 0},
+                 {"kv-strategy=cam/keydiff", "kv-positions=auto", 0},
                  {"kv-strategy=h2o", "kv-positions=auto", 0},
                  {"kv-strategy=snapkv", "kv-positions=auto", 0},
                  {"kv-strategy=quest", "kv-positions=auto", 144}};

@@ -246,36 +246,48 @@ static void little_room(void **state)
     close_pair(&p);
 }
 
-/* A prefix whose inner windows have left for something else is taken up to a block that has one. */
+/* Inner windows leave for something else, and a prefix is then taken up to a block that has one. Where somebody has
+ * gone on from, and at the end, they stay. */
 static void back_to_a_window(void **state)
 {
     (void)state;
     const char *const settings[] = {"ctx=400", "kv-type=q8_0", "kv-block-size=16", "kv-recent=32", "batch=400", NULL};
+    enum { EARLIER = 60 };
     struct pair p;
     clb_kv_share_stats st;
+    uint32_t other[300];
     open_pair(&p, settings, NULL);
-    clb_session *a = make(&p.shares), *b;
+    const uint32_t n_vocab = p.shares.engine->model->hp.n_vocab;
+    clb_session *a = make(&p.shares), *b = make(&p.shares), *more[3];
     feed(a, p.ids, LENGTH);
     clb_kv_cache_share_stats(p.shares.engine->kv, &st);
     assert_int_equal(st.windows, LENGTH / 16);
-    clb_session *more[3];
-    uint32_t other[400];
-    for (uint32_t k = 0; k < 3; k++) { /* others want all the rest: 3 sequences of 400, the pool has 4 */
+    feed(b, p.edit, LENGTH);
+    assert_int_equal(clb_session_reuse(b).memory, EDIT / 16 * 16);
+    clb_session_destroy(b);
+    for (uint32_t k = 0; k < 3; k++) { /* the pool has room for 1600 tokens without windows */
         test_rand rng = {500 + k};
-        for (uint32_t i = 0; i < 400; i++)
-            other[i] = test_rand_below(&rng, p.shares.engine->model->hp.n_vocab);
+        for (uint32_t i = 0; i < 300; i++)
+            other[i] = test_rand_below(&rng, n_vocab);
         more[k] = make(&p.shares);
-        feed(more[k], other, 400);
+        feed(more[k], other, 300);
     }
     clb_kv_cache_share_stats(p.shares.engine->kv, &st);
     assert_true(st.windows < st.blocks);
     clb_session_destroy(more[0]);
     b = make(&p.shares);
-    feed(b, p.edit, LENGTH); /* would end inside: there is no window */
+    memcpy(other, p.ids, sizeof other);
+    other[EARLIER] = (p.ids[EARLIER] + 1) % n_vocab;
+    feed(b, other, LENGTH); /* inside: there is no window any more */
     assert_int_equal(clb_session_reuse(b).memory, 0);
+    check(&p, b, other, LENGTH);
+    clb_session_reset(b);
+    p.edit[EDIT] = (p.ids[EDIT] + 2) % n_vocab; /* where the first edit went on from */
+    feed(b, p.edit, LENGTH);
+    assert_int_equal(clb_session_reuse(b).memory, EDIT / 16 * 16);
     check(&p, b, p.edit, LENGTH);
     clb_session_reset(b);
-    feed(b, p.ids, LENGTH); /* its end has one */
+    feed(b, p.ids, LENGTH); /* to the end */
     assert_int_equal(clb_session_reuse(b).memory, LENGTH / 16 * 16);
     check(&p, b, p.ids, LENGTH);
     clb_session_destroy(a);

@@ -177,15 +177,16 @@ static int build_text(builder *b, const clb_gbnf_node *node, uint32_t from, uint
 
 static uint32_t node_size(builder *b, uint32_t node, int chain);
 
-/* Rough number of states of a rule, or NOT_COPIED. */
+/* Rough number of states of a rule, or NOT_COPIED. A rule that leads back to itself is not copied, so that copies end:
+ * of each circle at least one rule stays a call. */
 static uint32_t rule_size(builder *b, uint32_t rule, int chain)
 {
-    if (b->size[rule] == MEASURING || chain == CHAIN_MOST)
-        return NOT_COPIED;
-    if (b->size[rule] == 0) {
+    if (b->size[rule] == MEASURING || chain == CHAIN_MOST) {
+        b->size[rule] = NOT_COPIED;
+    } else if (b->size[rule] == 0) {
         b->size[rule] = MEASURING;
         const uint32_t n = node_size(b, b->t->rules[rule].body, chain + 1);
-        b->size[rule] = n <= COPY_MOST ? n + 1 : NOT_COPIED;
+        b->size[rule] = n <= COPY_MOST && b->size[rule] == MEASURING ? n + 1 : NOT_COPIED;
     }
     return b->size[rule];
 }
@@ -207,7 +208,8 @@ static uint32_t node_size(builder *b, uint32_t node, int chain)
             sum = capped_sum(sum, b->t->ranges[n->a + i].hi < 0x80 ? 1 : 6);
         return sum;
     case CLB_GBNF_REF:
-        return rule_size(b, n->a, chain);
+        sum = rule_size(b, n->a, chain);
+        return sum == NOT_COPIED ? 1 : sum;
     case CLB_GBNF_TOKEN:
         return 1;
     case CLB_GBNF_REPEAT:
@@ -216,7 +218,7 @@ static uint32_t node_size(builder *b, uint32_t node, int chain)
         sum = node_size(b, n->child, chain);
         if (sum == NOT_COPIED)
             return sum;
-        return (uint64_t)(sum + 1) * n->b >= MEASURING ? NOT_COPIED : (sum + 1) * n->b;
+        return (uint64_t)(sum + 1) * n->b >= MEASURING ? NOT_COPIED : (sum + 1) * n->b + 1;
     case CLB_GBNF_SEQ:
     case CLB_GBNF_ALT:
         for (uint32_t c = n->child; c != CLB_GBNF_NONE && sum != NOT_COPIED; c = b->t->nodes[c].next)

@@ -290,8 +290,8 @@ static int repetitions(clb_gbnf_reader *r, bool nested, uint32_t *node)
         default:
             return COLIBRI_OK;
         }
-        if (levels == 16)
-            return clb_gbnf_fail(r, COLIBRI_E_LIMIT, "more than 16 repetitions of one part");
+        if (levels == 4)
+            return clb_gbnf_fail(r, COLIBRI_E_LIMIT, "more than 4 repetitions of one part");
         uint32_t repeat;
         CLB_TRY(clb_gbnf_node_new(r, CLB_GBNF_REPEAT, &repeat));
         r->t->nodes[repeat].a = least;
@@ -321,6 +321,8 @@ static int sequence(clb_gbnf_reader *r, bool nested, uint32_t *node)
     const int c = clb_gbnf_peek(r);
     if (c == '*' || c == '+' || c == '?' || c == '{')
         return clb_gbnf_fail(r, COLIBRI_E_USAGE, "%c has nothing before it to repeat", c);
+    if (r->t->nodes[*node].child == last && last != CLB_GBNF_NONE) /* parentheses around one part are not nesting */
+        *node = last;
     return COLIBRI_OK;
 }
 

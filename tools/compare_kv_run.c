@@ -156,17 +156,17 @@ static void drop_base(struct clb_kvc_grid_run *g)
 {
     clb_kv_trial_base_destroy(g->base);
     g->base = NULL;
-    g->base_of = CLB_KVC_NONE;
 }
 
-/* Where what strategies choose from is read in one pass, the budgets of a strategy have that pass in common. */
+/* Where what strategies choose from is read in one pass, those that record the same have that pass in common, at all
+ * budgets. The full cache is as it always is. */
 static int find_base(struct clb_kvc_grid_run *g, uint32_t at, clb_kv_trial_input *in, clb_error *err)
 {
-    if (g->base_of != g->of[at]) {
+    if (!g->share_passes || at == 0)
+        return COLIBRI_OK;
+    if (!g->base || !clb_kv_trial_base_fits(g->base, in->choice)) {
         drop_base(g);
-        if (g->list[g->of[at]].budgeted && g->n_budgets > 1)
-            CLB_TRY(clb_kv_trial_base_create(g->engine, in, &g->base, err));
-        g->base_of = g->of[at];
+        CLB_TRY(clb_kv_trial_base_create(g->engine, in, &g->base, err));
     }
     in->base = g->base;
     return COLIBRI_OK;
@@ -202,7 +202,7 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
         in.look = look; /* at every pass: it reads all of them */
         in.ctx = &w;
     }
-    if (!rc && !watched && g->share_passes)
+    if (!rc && !watched)
         rc = find_base(g, at, &in, err);
     if (!rc)
         rc = clb_kv_trial_run(g->engine, &in, &t, err);
@@ -241,37 +241,51 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
     return rc;
 }
 
+static int run_setting(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb_error *err)
+{
+    const clb_kvc_case *const item = &g->cases.v[number];
+    const clb_kvc_setting *const setting = &g->c->settings[g->plan[at]];
+    const bool there = clb_kvc_has(g->c, g->plan[at], item->item);
+    if (there && !(at == 0 && item->kind == CLB_KVC_TEXT))
+        return COLIBRI_OK;
+    if (clb_args_interrupted(g->args)) {
+        g->c->interrupted = true;
+        return COLIBRI_OK;
+    }
+    const int rc = run_one(g, at, number, err);
+    if (rc == COLIBRI_E_CANCELLED && clb_args_interrupted(g->args)) {
+        g->c->interrupted = true;
+        return COLIBRI_OK;
+    }
+    if (rc)
+        return clb_context(err, "%.100s at %s, item %.80s", g->c->names[setting->name],
+                           *setting->budget ? setting->budget : "all", g->c->ids[item->item]);
+    g->done += !there;
+    clb_progress(g->engine->log, "comparing", g->done, g->total);
+    return COLIBRI_OK;
+}
+
 /* Every setting on one item, one after the other, so that what slows the machine down slows all of them; the order
- * turns from item to item. A text's reference is run again if anything is missing. */
+ * turns from item to item, but those that go on from a common pass follow each other. A text's reference is run again
+ * if anything is missing. */
 static int run_item(struct clb_kvc_grid_run *g, uint32_t number, clb_error *err)
 {
     const clb_kvc_case *const item = &g->cases.v[number];
     uint32_t missing = 0;
-    for (uint32_t p = 0; p < g->n_plan; p++)
+    for (uint32_t p = 0; p < g->n_plan; p++) {
         missing += !clb_kvc_has(g->c, g->plan[p], item->item);
-    if (!missing)
-        return COLIBRI_OK;
-    for (uint32_t k = 0; k < g->n_plan; k++) {
-        const uint32_t at = k == 0 ? 0 : 1 + (k - 1 + number) % (g->n_plan - 1);
-        const bool there = clb_kvc_has(g->c, g->plan[at], item->item);
-        if (there && !(at == 0 && item->kind == CLB_KVC_TEXT))
-            continue;
-        if (clb_args_interrupted(g->args)) {
-            g->c->interrupted = true;
-            return COLIBRI_OK;
-        }
-        const int rc = run_one(g, at, number, err);
-        if (rc == COLIBRI_E_CANCELLED && clb_args_interrupted(g->args)) {
-            g->c->interrupted = true;
-            return COLIBRI_OK;
-        }
-        if (rc)
-            return clb_context(err, "%.100s at %s, item %.80s", g->c->names[g->c->settings[g->plan[at]].name],
-                               *g->c->settings[g->plan[at]].budget ? g->c->settings[g->plan[at]].budget : "all",
-                               g->c->ids[item->item]);
-        g->done += !there;
-        clb_progress(g->engine->log, "comparing", g->done, g->total);
+        g->tried[p] = false;
     }
+    for (uint32_t k = 0; missing && k < g->n_plan; k++)
+        for (uint32_t next = k; next < g->n_plan && !g->c->interrupted; next++) {
+            const uint32_t at = next == 0 ? 0 : 1 + (next - 1 + number) % (g->n_plan - 1);
+            if (g->tried[at])
+                continue;
+            if (next > k && !(g->base && clb_kv_trial_base_fits(g->base, &g->list[g->of[at]].choice)))
+                continue;
+            g->tried[at] = true;
+            CLB_TRY(run_setting(g, at, number, err));
+        }
     return COLIBRI_OK;
 }
 
@@ -297,7 +311,7 @@ int clb_kvc_run(clb_kvc *c, clb_args *args, clb_error *err)
     if (!clb_args_has(args, "task"))
         return clb_fail(err, COLIBRI_E_USAGE,
                         "nothing to try the strategies on: --task text=FILE, recall=FILE or passkey=FILE");
-    struct clb_kvc_grid_run g = {.c = c, .args = args, .fd = -1, .base_of = CLB_KVC_NONE};
+    struct clb_kvc_grid_run g = {.c = c, .args = args, .fd = -1};
     int rc = clb_kvc_prepare(&g, err);
     if (!rc) {
         g.reference = tmpfile();

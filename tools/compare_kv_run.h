@@ -35,6 +35,7 @@ struct clb_kvc_grid_run {
     uint32_t *plan; /* settings to run, [n_plan]; the full cache first */
     uint32_t *of;   /* [n_plan] index into list */
     uint32_t n_plan;
+    bool *tried; /* [n_plan] on the item at hand */
     uint32_t chunk;
     bool see_question;
     bool share_passes; /* some prompts are read in one pass: there is room for a second sequence */
@@ -43,8 +44,7 @@ struct clb_kvc_grid_run {
     uint32_t raster_size; /* at this budget */
     FILE *reference;
     clb_kv_future *future; /* of the item at hand; NULL: not recorded yet */
-    clb_kv_trial_base *base; /* of the item at hand under list[base_of]; NULL: none, or it cannot be */
-    uint32_t base_of;        /* CLB_KVC_NONE: not tried */
+    clb_kv_trial_base *base; /* of the item at hand; NULL: none */
     uint64_t done, total;
 };
 

@@ -141,7 +141,8 @@ static int plan_settings(struct clb_kvc_grid_run *g, clb_error *err)
     const size_t most = (size_t)g->n_list * (g->n_budgets + 1) + 1;
     g->plan = calloc(most, sizeof *g->plan);
     g->of = calloc(most, sizeof *g->of);
-    if (!g->plan || !g->of)
+    g->tried = calloc(most, sizeof *g->tried);
+    if (!g->plan || !g->of || !g->tried)
         return CLB_NOMEM(err, "the grid");
     for (uint32_t i = 0; i < g->n_list; i++) {
         char code[512];
@@ -355,5 +356,6 @@ void clb_kvc_close(struct clb_kvc_grid_run *g)
         free(g->budgets[i]);
     free(g->plan);
     free(g->of);
+    free(g->tried);
     clb_engine_close(g->engine);
 }

@@ -12,6 +12,8 @@
 /* What has been read, and what it took. */
 struct clb_kv_trial_base {
     clb_kv_seq *kv;
+    clb_kv_traits traits; /* of the choice it was read under */
+    bool picks_pages;
     float *logits; /* [n_vocab] of the last token */
     uint32_t n;
     uint64_t ns, attention_ns, peak_bytes;
@@ -287,12 +289,21 @@ static void close_run(struct run *r)
     free(r->reference);
 }
 
-/* A copy of the base under this trial's budget, with what reading it took. */
+/* A copy of the base under this trial's choice and budget, with what reading it took. */
 static int begin_at(struct run *r, const clb_kv_trial_base *base, clb_error *err)
 {
-    const uint32_t budget = r->in->budget && r->in->budget < r->e->ctx ? r->in->budget : r->e->ctx;
+    const clb_kv_choice *const choice = r->in->choice;
+    const clb_kv_seq_options options = {
+        .strategy = choice->strategy,
+        .params = choice->params,
+        .child = choice->child,
+        .positions = choice->positions,
+        .n_protected = choice->n_protected,
+        .future = choice->future,
+        .budget = r->in->budget && r->in->budget < r->e->ctx ? r->in->budget : r->e->ctx,
+    };
     const uint64_t began = clb_now_ns();
-    CLB_TRY(clb_kv_seq_fork_late(base->kv, budget, &r->kv, err));
+    CLB_TRY(clb_kv_seq_fork_late(base->kv, &options, &r->kv, err));
     memcpy(r->logits, base->logits, r->n_vocab * sizeof *r->logits);
     r->out->prefill_ns = base->ns + clb_now_ns() - began;
     r->out->n_prefill = base->n;
@@ -342,6 +353,11 @@ void clb_kv_trial_base_destroy(clb_kv_trial_base *base)
     free(base);
 }
 
+bool clb_kv_trial_base_fits(const clb_kv_trial_base *base, const clb_kv_choice *choice)
+{
+    return base->picks_pages == choice->picks_pages && clb_kv_traits_alike(&base->traits, &choice->traits);
+}
+
 static int read_base(clb_engine *e, const clb_kv_trial_input *in, clb_kv_trial_base *base, clb_error *err)
 {
     clb_profile profile = {0};
@@ -369,6 +385,8 @@ int clb_kv_trial_base_create(clb_engine *e, const clb_kv_trial_input *in, clb_kv
     if (!base)
         return CLB_NOMEM(err, "a trial");
     base->n = context_of(in);
+    base->traits = in->choice->traits;
+    base->picks_pages = in->choice->picks_pages;
     base->logits = malloc(e->model->hp.n_vocab * sizeof *base->logits);
     int rc = base->logits ? read_base(e, in, base, err) : CLB_NOMEM(err, "a trial");
     clb_kv_stats stats = {0};

@@ -67,11 +67,13 @@ typedef struct clb_kv_trial {
     uint64_t bad_answers;           /* of the strategy, replaced by the host */
 } clb_kv_trial;
 
-/* The context (all of the prompt without n_context) of an item, read in one pass under its choice: trials of prompts
- * that differ in their budget alone go on from there, with the results, memory and times that each would have alone.
- * *out is NULL where that cannot be: several passes, a strategy with state, or one that has dropped something although
- * it had room. in->budget, record, look and base are not used. */
+/* The context (all of the prompt without n_context) of an item, read in one pass under its choice: trials of the same
+ * prompt whose budget or choice is another go on from there, with the results, memory and times that each would have
+ * alone (times of reading are those of the base). *out is NULL where that cannot be: several passes, a strategy with
+ * state, or one that has dropped something although it had room. in->budget, record, look and base are not used. */
 int clb_kv_trial_base_create(clb_engine *engine, const clb_kv_trial_input *in, clb_kv_trial_base **out, clb_error *err);
+/* Whether trials under this choice can go on from it. */
+bool clb_kv_trial_base_fits(const clb_kv_trial_base *base, const clb_kv_choice *choice);
 void clb_kv_trial_base_destroy(clb_kv_trial_base *base); /* NULL: nothing */
 
 /* The choice under which attention is recorded; needs no freeing. */

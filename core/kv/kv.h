@@ -127,13 +127,16 @@ void clb_kv_seq_destroy(clb_kv_seq *seq);
  * UNSUPPORTED if the strategy has state and cannot copy it, inside a pass with INTERNAL. `from` only learns that its pages
  * have another holder. (fork.c) */
 int clb_kv_seq_fork(clb_kv_seq *from, clb_kv_seq **out, clb_error *err);
-/* A fork with another budget, before the strategy has decided anything: `from` has read the first part of a prompt in passes
- * that were not said to hold its end (prefill_done), and has room for all of it. What the end of the prompt triggers happens in
- * the fork at once, so that the fork is what a sequence with this budget would be that has read the same passes, the last of
- * them with prefill_done; if there was one pass, or if none of them was over the budget. UNSUPPORTED if the strategy has
- * decided something already or has state; NOMEM if the pool cannot hold copies of all pages; else as create and fork.
- * (late.c) */
-int clb_kv_seq_fork_late(clb_kv_seq *from, uint32_t budget, clb_kv_seq **out, clb_error *err);
+/* A fork under another budget or strategy, before the one of `from` has decided anything: `from` has read the first part of a
+ * prompt in passes that were not said to hold its end (prefill_done), and had room for all of it. What the end of the prompt
+ * triggers happens in the fork at once, so that it is what a sequence under these options would be that has read the same
+ * passes, the last of them with prefill_done; if there was one pass, or if none of them was over the budget. Of the options
+ * those count that a strategy is chosen with: strategy, params, child, positions, n_protected, future, budget. UNSUPPORTED if
+ * something was decided, or if the two are not alike; NOMEM if the pool cannot hold copies of all pages; else as create and
+ * fork. (late.c) */
+int clb_kv_seq_fork_late(clb_kv_seq *from, const clb_kv_seq_options *options, clb_kv_seq **out, clb_error *err);
+/* They record the same while a prompt is read, and keep no state of their own. */
+bool clb_kv_traits_alike(const clb_kv_traits *a, const clb_kv_traits *b);
 /* From here on the first n tokens (the system prompt, with what precedes it) are never dropped, if that is more than the options
  * said; LIMIT if that leaves nothing of the budget. Reset forgets it. */
 int clb_kv_seq_protect(clb_kv_seq *seq, uint32_t n, clb_error *err);

@@ -293,39 +293,81 @@ static clb_kv_trial_base *base_of(const clb_kv_choice *choice, clb_kv_trial_inpu
     return base;
 }
 
-/* From the common pass on: the same tokens, positions and bytes as alone, whatever the budget and in any order. */
+static void as_alone(const char *spec, const clb_kv_choice *choice, clb_kv_trial_input in,
+                     const clb_kv_trial_base *base, const char *read_by)
+{
+    static struct kept alone, shared;
+    clb_kv_trial want = run(choice, in, &alone);
+    in.base = base;
+    clb_kv_trial got = run(choice, in, &shared);
+    if (got.generated.n != want.generated.n || !same_kept(&shared, &alone) ||
+        memcmp(got.generated.ids, want.generated.ids, want.generated.n * sizeof(uint32_t)) != 0 ||
+        fabs(got.retained - want.retained) > 0 || got.bytes != want.bytes || got.n_prefill != N ||
+        got.n_decode != want.n_decode || got.bad_answers != want.bad_answers)
+        fail_msg("%s at %u, context %u, read under %s: not as alone", spec, in.budget, in.n_context, read_by);
+    clb_kv_trial_free(&want);
+    clb_kv_trial_free(&got);
+}
+
+/* From the common pass on: the same tokens, positions and bytes as alone, whatever the budget, in any order, and
+ * whichever of the strategies that record the same it was read under. */
 static void same_from_base(void **state)
 {
     (void)state;
-    static const char *const specs[] = {
-        "sliding-window",     "streaming",      "important-tokens", "h2o",          "tova",        "snapkv",
-        "expected-attention", "keydiff",        "l2-norm",          "lagkv",        "random",      "quest",
-        "ada/snapkv",         "pyramid/snapkv", "cam/h2o",          "block/snapkv", "chunk/snapkv"};
-    static struct kept alone_kept, kept;
+    static const char *const specs[] = {"sliding-window",
+                                        "streaming",
+                                        "keydiff",
+                                        "l2-norm",
+                                        "lagkv",
+                                        "random",
+                                        "important-tokens",
+                                        "h2o",
+                                        "ada/h2o",
+                                        "cam/h2o",
+                                        "snapkv",
+                                        "ada/snapkv",
+                                        "pyramid/snapkv",
+                                        "block/snapkv",
+                                        "chunk/snapkv",
+                                        "tova",
+                                        "expected-attention",
+                                        "quest"};
     static const uint32_t budgets[] = {70, 24, 110, 70};
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
+    enum { SPECS = sizeof specs / sizeof *specs };
+    clb_kv_choice choices[SPECS];
+    uint32_t n_shared = 0;
+    for (uint32_t i = 0; i < SPECS; i++)
+        choices[i] = choose(specs[i]);
+    for (uint32_t i = 0; i < SPECS; i++)
         for (uint32_t context = 0; context <= CONTEXT; context += CONTEXT) {
-            clb_kv_choice choice = choose(specs[i]);
             clb_kv_trial_input in = {.n_context = context, .chunk = context ? CONTEXT : N, .n_generate = ANSWER};
-            clb_kv_trial_base *const base = base_of(&choice, in);
+            clb_kv_trial_base *const base = base_of(&choices[i], in);
             assert_non_null(base);
+            assert_true(clb_kv_trial_base_fits(base, &choices[i]));
             for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
                 in.budget = budgets[b];
-                in.base = NULL;
-                clb_kv_trial want = run(&choice, in, &alone_kept);
-                in.base = base;
-                clb_kv_trial got = run(&choice, in, &kept);
-                if (got.generated.n != want.generated.n || !same_kept(&kept, &alone_kept) ||
-                    memcmp(got.generated.ids, want.generated.ids, want.generated.n * sizeof(uint32_t)) != 0 ||
-                    fabs(got.retained - want.retained) > 0 || got.bytes != want.bytes || got.n_prefill != N ||
-                    got.n_decode != want.n_decode || got.bad_answers != want.bad_answers)
-                    fail_msg("%s at %u, context %u: not as alone", specs[i], budgets[b], context);
-                clb_kv_trial_free(&want);
-                clb_kv_trial_free(&got);
+                as_alone(specs[i], &choices[i], in, base, specs[i]);
             }
+            in.budget = 40;
+            for (uint32_t k = 0; context && k < SPECS; k++)
+                if (k != i && clb_kv_trial_base_fits(base, &choices[k])) {
+                    as_alone(specs[k], &choices[k], in, base, specs[i]);
+                    n_shared++;
+                }
             clb_kv_trial_base_destroy(base);
-            clb_kv_choice_free(&choice);
         }
+    assert_true(n_shared >= 6 * 5 + 5 * 4); /* those that need no attention; those of snapkv */
+    /* What another one records is not there. */
+    clb_kv_trial_base *const base = base_of(&choices[0], (clb_kv_trial_input){.chunk = N});
+    assert_false(clb_kv_trial_base_fits(base, &choices[7]));
+    clb_error err;
+    clb_kv_trial t;
+    const clb_kv_trial_input in = {.choice = &choices[7], .ids = ids, .n = N, .chunk = N, .budget = 40, .base = base};
+    assert_fails(clb_kv_trial_run(e.engine, &in, &t, &err), &err, COLIBRI_E_UNSUPPORTED, "needs from the start");
+    clb_kv_trial_free(&t);
+    clb_kv_trial_base_destroy(base);
+    for (uint32_t i = 0; i < SPECS; i++)
+        clb_kv_choice_free(&choices[i]);
 }
 
 /* The figures of memory are a trial's own, though the base lives beside it. */
@@ -386,7 +428,8 @@ static void refusals(void **state)
     assert_ok(clb_engine_new_sequence_with(e.engine, &h2o, 40, &seq, &err), &err);
     clb_span span = {.kv = seq, .tokens = ids, .n = 30, .n_logits = 1, .phase = COLIBRI_PHASE_PREFILL};
     assert_ok(clb_forward_run(e.engine->forward, &span, 1, logits, &err), &err);
-    assert_ok(clb_kv_seq_fork_late(seq, 20, &fork, &err), &err); /* 30 are kept: nothing was decided */
+    const clb_kv_seq_options at_20 = {.strategy = h2o.strategy, .params = h2o.params, .budget = 20};
+    assert_ok(clb_kv_seq_fork_late(seq, &at_20, &fork, &err), &err); /* 30 are kept: nothing was decided */
     clb_kv_stats stats;
     clb_kv_seq_stats(fork, &stats);
     assert_int_equal(stats.kept_max, 20);
@@ -395,7 +438,7 @@ static void refusals(void **state)
     clb_kv_seq_destroy(fork);
     span.tokens += 30;
     assert_ok(clb_forward_run(e.engine->forward, &span, 1, logits, &err), &err);
-    assert_fails(clb_kv_seq_fork_late(seq, 20, &fork, &err), &err, COLIBRI_E_UNSUPPORTED, "has decided something");
+    assert_fails(clb_kv_seq_fork_late(seq, &at_20, &fork, &err), &err, COLIBRI_E_UNSUPPORTED, "has decided something");
     assert_null(fork);
     clb_kv_seq_destroy(seq);
     free(logits);

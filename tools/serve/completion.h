@@ -79,6 +79,7 @@ typedef struct clb_progress_info {
  * body's (and only `end` may write there). Functions that may be NULL say so. A status other than OK ends the
  * completion with an error. */
 typedef struct clb_completion_shape {
+    const char *prompt_param; /* the field that a prompt comes from, for refusals; may be NULL */
     /* A refusal before anything was sent. */
     void (*refuse)(clb_exchange *x, const clb_refusal *r);
     /* The same in the middle of a stream, as an event. */

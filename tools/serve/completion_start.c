@@ -59,6 +59,7 @@ static void refuse_prompt(clb_completion *c, const clb_completion_item *item, in
                  "start the server with a larger --ctx.",
                  ctx, n);
         clb_refuse_as(&r, status, 400, "invalid_request_error", "context_length_exceeded", text);
+        snprintf(r.param, sizeof r.param, "%s", c->shape->prompt_param ? c->shape->prompt_param : "");
         r.n_prompt = n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
         r.n_ctx = ctx;
         clb_completion_refuse(c, &r);

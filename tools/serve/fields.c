@@ -47,9 +47,12 @@ int clb_refuse_status(clb_refusal *r, int status, const char *message)
         fill(r, 400, "invalid_request_error", NULL, NULL);
         break;
     case COLIBRI_E_NOMEM:
-    case COLIBRI_E_CANCELLED:
         fill(r, 503, "unavailable_error", NULL, NULL);
         r->retry_after_s = 1;
+        break;
+    case COLIBRI_E_CANCELLED:
+        fill(r, 503, "unavailable_error", "shutting_down", NULL);
+        r->retry_after_s = 5;
         break;
     default:
         fill(r, 500, "server_error", NULL, NULL);

@@ -25,6 +25,7 @@ static const clb_field fields[] = {
     {"add_generation_prompt", CLB_FIELD_NEUTRAL, "true"},
     {"echo", CLB_FIELD_NEUTRAL, "false"},
     {"skip_special_tokens", CLB_FIELD_NEUTRAL, "true"},
+    {"moderation", CLB_FIELD_REFUSED, "this server does not moderate"},
     {"audio", CLB_FIELD_REFUSED, "this server speaks text"},
     {"web_search_options", CLB_FIELD_REFUSED, "this server does not search the web"},
     {"functions", CLB_FIELD_REFUSED, "deprecated, use 'tools'"},
@@ -35,7 +36,7 @@ static const clb_field fields[] = {
 /* What a request says about tools and thoughts. */
 struct chat_request {
     clb_prompt_request prompt;
-    json_t *kwargs; /* made here */
+    json_t *kwargs, *allowed; /* made here */
     bool reasoning;
     clb_buf gbnf;
     const char *gbnf_param;
@@ -54,81 +55,128 @@ static int read_logprobs(clb_text_options *o, const json_t *body, clb_refusal *r
     return COLIBRI_OK;
 }
 
-static int read_named_tool(const json_t *choice, const json_t *tools, clb_prompt_request *p, clb_refusal *r)
+static json_t *find_tool(const json_t *tools, const char *name)
 {
-    static const clb_field choice_fields[] = {
-        {"type", CLB_FIELD_USED, NULL}, {"function", CLB_FIELD_USED, NULL}, {NULL, CLB_FIELD_USED, NULL}};
-    static const char *const types[] = {"function", NULL};
-    size_t type = 0;
-    json_t *function;
-    CLB_TRY(clb_field_choice(choice, "tool_choice.type", types, &type, r));
-    CLB_TRY(clb_fields_check(choice, "tool_choice", (const clb_field *const[]){choice_fields}, 1, r));
-    CLB_TRY(clb_field_object(choice, "tool_choice.function", &function, r));
-    if (function)
-        CLB_TRY(clb_field_string(function, "tool_choice.function.name", &p->tool_name, r));
-    if (!p->tool_name)
-        return clb_refuse(r, "missing_required_parameter", "tool_choice.function.name",
-                          "Missing required parameter: 'tool_choice.function.name'.");
     size_t i;
     json_t *tool;
     json_array_foreach((json_t *)tools, i, tool)
     {
-        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (name && strcmp(name, p->tool_name) == 0) {
-            p->choice = CLB_TOOLS_NAMED;
-            return COLIBRI_OK;
-        }
+        const char *other = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (other && strcmp(name, other) == 0)
+            return tool;
     }
-    return clb_refuse(r, "invalid_value", "tool_choice", "Invalid 'tool_choice': there is no tool '%.64s' in 'tools'.",
-                      p->tool_name);
+    return NULL;
 }
 
-static int read_tool_choice(const json_t *body, clb_prompt_request *p, clb_refusal *r)
+static int no_such_tool(clb_refusal *r, const char *name)
 {
+    return clb_refuse(r, "invalid_value", "tool_choice", "Invalid 'tool_choice': there is no tool '%.64s' in 'tools'.",
+                      name);
+}
+
+static const clb_field choice_fields[] = {
+    {"type", CLB_FIELD_USED, NULL},
+    {"function", CLB_FIELD_USED, NULL},
+    {"allowed_tools", CLB_FIELD_USED, NULL},
+    {NULL, CLB_FIELD_USED, NULL},
+};
+
+static int read_named_tool(const json_t *choice, struct chat_request *q, clb_refusal *r)
+{
+    json_t *function;
+    CLB_TRY(clb_field_object(choice, "tool_choice.function", &function, r));
+    if (function)
+        CLB_TRY(clb_field_string(function, "tool_choice.function.name", &q->prompt.tool_name, r));
+    if (!q->prompt.tool_name)
+        return clb_refuse(r, "missing_required_parameter", "tool_choice.function.name",
+                          "Missing required parameter: 'tool_choice.function.name'.");
+    q->prompt.choice = CLB_TOOLS_NAMED;
+    return find_tool(q->prompt.tools, q->prompt.tool_name) ? COLIBRI_OK : no_such_tool(r, q->prompt.tool_name);
+}
+
+/* The model sees those of the tools that are listed. */
+static int read_allowed_tools(const json_t *choice, struct chat_request *q, clb_refusal *r)
+{
+    static const char *const modes[] = {"auto", "required", NULL};
+    json_t *allowed, *list, *item;
+    size_t mode = 2, i;
+    CLB_TRY(clb_field_object(choice, "tool_choice.allowed_tools", &allowed, r));
+    if (!allowed)
+        return clb_refuse(r, "missing_required_parameter", "tool_choice.allowed_tools",
+                          "Missing required parameter: 'tool_choice.allowed_tools'.");
+    CLB_TRY(clb_field_choice(allowed, "tool_choice.allowed_tools.mode", modes, &mode, r));
+    CLB_TRY(clb_field_array(allowed, "tool_choice.allowed_tools.tools", &list, r));
+    if (mode == 2 || !json_array_size(list))
+        return clb_refuse(r, "missing_required_parameter", "tool_choice.allowed_tools",
+                          "'tool_choice.allowed_tools' needs a 'mode' and 'tools'.");
+    q->allowed = json_array();
+    json_array_foreach(list, i, item)
+    {
+        const char *name = json_string_value(json_object_get(json_object_get(item, "function"), "name"));
+        json_t *const tool = name ? find_tool(q->prompt.tools, name) : NULL;
+        if (!tool)
+            return no_such_tool(r, name ? name : "");
+        if (!q->allowed || json_array_append(q->allowed, tool))
+            return clb_refuse_nomem(r);
+    }
+    q->prompt.tools = q->allowed;
+    q->prompt.choice = mode ? CLB_TOOLS_REQUIRED : CLB_TOOLS_AUTO;
+    return COLIBRI_OK;
+}
+
+static int read_tool_choice(const json_t *body, struct chat_request *q, clb_refusal *r)
+{
+    static const char *const types[] = {"function", "allowed_tools", NULL};
     static const char *const names[] = {"auto", "none", "required", NULL};
     static const enum clb_tool_choice choices[] = {CLB_TOOLS_AUTO, CLB_TOOLS_NONE, CLB_TOOLS_REQUIRED};
     const json_t *choice = json_object_get(body, "tool_choice");
-    size_t which = 0;
+    size_t which = 0, type = 2;
     if (!choice || json_is_null(choice))
         return COLIBRI_OK;
     if (!json_is_string(choice) && !json_is_object(choice))
         return clb_refuse_type(r, "tool_choice", "a string or an object", choice);
     if (json_is_string(choice))
         CLB_TRY(clb_field_choice(body, "tool_choice", names, &which, r));
-    if (!p->tools && (json_is_object(choice) || choices[which] == CLB_TOOLS_REQUIRED))
+    if (!q->prompt.tools && (json_is_object(choice) || choices[which] == CLB_TOOLS_REQUIRED))
         return clb_refuse(r, "invalid_value", "tool_choice",
                           "'tool_choice' is only allowed when 'tools' are specified.");
-    if (json_is_object(choice))
-        return read_named_tool(choice, p->tools, p, r);
-    p->choice = choices[which];
-    return COLIBRI_OK;
+    if (json_is_string(choice)) {
+        q->prompt.choice = choices[which];
+        return COLIBRI_OK;
+    }
+    CLB_TRY(clb_fields_check(choice, "tool_choice", (const clb_field *const[]){choice_fields}, 1, r));
+    CLB_TRY(clb_field_choice(choice, "tool_choice.type", types, &type, r));
+    if (type == 2)
+        return clb_refuse(r, "missing_required_parameter", "tool_choice.type",
+                          "Missing required parameter: 'tool_choice.type'.");
+    return type ? read_allowed_tools(choice, q, r) : read_named_tool(choice, q, r);
 }
 
-static int read_tools(const json_t *body, clb_prompt_request *p, clb_refusal *r)
+static int read_tools(const json_t *body, struct chat_request *q, clb_refusal *r)
 {
     json_t *tools;
     bool parallel = true;
     CLB_TRY(clb_field_array(body, "tools", &tools, r));
     CLB_TRY(clb_field_bool(body, "parallel_tool_calls", &parallel, r));
-    p->one_call = !parallel;
+    q->prompt.one_call = !parallel;
     if (json_array_size(tools)) {
         clb_error err = {0};
         char param[64] = "tools";
         const int rc = clb_tools_check(tools, param, &err);
         if (rc)
             return clb_refuse(r, "invalid_value", param[0] ? param : "tools", "%s", err.msg);
-        p->tools = tools;
+        q->prompt.tools = tools;
     }
-    return read_tool_choice(body, p, r);
+    return read_tool_choice(body, q, r);
 }
 
 /* Variables of the template: chat_template_kwargs, and what other APIs call differently. */
 static int read_template_values(const json_t *body, struct chat_request *q, clb_refusal *r)
 {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", NULL};
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", NULL};
     static const char *const formats[] = {"auto", "deepseek", "deepseek-legacy", "none", NULL};
     json_t *kwargs, *documents;
-    size_t effort = 6, format = 0;
+    size_t effort = 7, format = 0;
     bool thinking = true;
     CLB_TRY(clb_field_object(body, "chat_template_kwargs", &kwargs, r));
     CLB_TRY(clb_field_array(body, "documents", &documents, r));
@@ -141,7 +189,7 @@ static int read_template_values(const json_t *body, struct chat_request *q, clb_
     if (!q->kwargs)
         return clb_refuse_nomem(r);
     int failed = 0;
-    if (effort < 6 && !json_object_get(q->kwargs, "reasoning_effort"))
+    if (effort < 7 && !json_object_get(q->kwargs, "reasoning_effort"))
         failed |= json_object_set_new(q->kwargs, "reasoning_effort", json_string(efforts[effort]));
     if ((effort == 0 || json_is_boolean(json_object_get(body, "enable_thinking"))) &&
         !json_object_get(q->kwargs, "enable_thinking"))
@@ -194,7 +242,7 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, stru
     CLB_TRY(clb_text_stops_read(o, body, "stop", r));
     CLB_TRY(clb_text_limit_read(o, body, limits, 1, r));
     CLB_TRY(read_logprobs(o, body, r));
-    CLB_TRY(read_tools(body, &q->prompt, r));
+    CLB_TRY(read_tools(body, q, r));
     CLB_TRY(read_template_values(body, q, r));
     CLB_TRY(clb_openai_format_read(body, &q->gbnf, &q->gbnf_param, r));
     if (q->gbnf.n && q->prompt.tools && q->prompt.choice != CLB_TOOLS_NONE)
@@ -235,5 +283,6 @@ void clb_serve_chat_completions(void *ctx, clb_exchange *x)
     clb_prompt_free(&prompt);
     clb_buf_free(&q.gbnf);
     json_decref(q.kwargs);
+    json_decref(q.allowed);
     json_decref(body);
 }

@@ -73,6 +73,7 @@ static void chunk_end(clb_completion *c, clb_choice *ch, const char *finish, boo
 {
     const clb_text_options *o = clb_completion_options(c);
     clb_json_buf *const logprobs = LOGPROBS(ch);
+    out->failed = out->failed || logprobs->failed;
     clb_jb_raw(out, "},\"logprobs\":");
     if (logprobs->buf.n) {
         clb_jb_raw(out, "{\"content\":[");
@@ -341,6 +342,7 @@ static int end(clb_completion *c, clb_json_buf *out, clb_error *err)
 }
 
 const clb_completion_shape clb_openai_chat_shape = {
+    .prompt_param = "messages",
     .refuse = clb_openai_refuse,
     .error = clb_openai_stream_error,
     .progress = progress,

@@ -272,6 +272,7 @@ static void free_choice(clb_choice *ch)
 }
 
 const clb_completion_shape clb_openai_completions_shape = {
+    .prompt_param = "prompt",
     .refuse = clb_openai_refuse,
     .error = clb_openai_stream_error,
     .progress = progress,

@@ -95,6 +95,7 @@ static int end(clb_completion *c, clb_json_buf *out, clb_error *err)
 }
 
 static const clb_completion_shape shape = {
+    .prompt_param = "input",
     .refuse = clb_openai_refuse,
     .error = clb_openai_stream_error,
     .embedded = embedded,

@@ -44,6 +44,7 @@ const clb_field clb_text_fields[] = {
     {"store", CLB_FIELD_IGNORED, NULL},
     {"service_tier", CLB_FIELD_IGNORED, NULL},
     {"safety_identifier", CLB_FIELD_IGNORED, NULL},
+    {"prompt_cache_options", CLB_FIELD_IGNORED, NULL},
     {"prompt_cache_key", CLB_FIELD_IGNORED, NULL},
     {"prompt_cache_retention", CLB_FIELD_IGNORED, NULL},
     {"cache_prompt", CLB_FIELD_IGNORED, NULL},
@@ -239,6 +240,10 @@ int clb_text_options_read(clb_text_options *o, const clb_app *app, const json_t 
     CLB_TRY(clb_field_string(body, "model", &model, r)); /* any name will do: there is one model */
     CLB_TRY(read_sampling(o, body, hottest, app->engine->ctx, r));
     CLB_TRY(clb_field_integer(body, "n", 1, CLB_CHOICES_MOST, &n, r));
+    if (app->parallel && n > (int64_t)app->parallel)
+        return clb_refuse(r, "integer_above_max_value", "n",
+                          "Invalid 'n': %lld choices. This server generates at most %u at once (--parallel).",
+                          (long long)n, app->parallel);
     o->n_choices = (uint32_t)n;
     CLB_TRY(clb_field_bool(body, "ignore_eos", &o->ignore_eog, r));
     CLB_TRY(read_stream(o, body, r));

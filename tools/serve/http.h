@@ -108,10 +108,10 @@ void clb_stream_begin(clb_exchange *x, const char *content_type);
 bool clb_stream_write(clb_exchange *x, const void *data, size_t n);
 /* The end. The exchange must not be used afterwards. After clb_reply* neither. */
 void clb_stream_end(clb_exchange *x);
-/* fn is called once from an http thread if the client goes away before the reply is complete, never after it. It must not
- * block, and not take a lock under which the exchange is answered: clb_reply* and clb_stream_end wait for an fn that is running.
- * Set before the handler returns; if the client is gone already, fn is called soon after. An exchange whose client is gone
- * still wants its reply or clb_stream_end, which fn may call itself. */
+/* fn is called once from an http thread if the client goes away before the reply is complete, never after it, and possibly not at all
+ * if a write has told of it and the exchange is ended at once. It must not block, and not take a lock under which the exchange is
+ * answered: clb_reply* and clb_stream_end wait for an fn that is running. Set it before the handler returns; if the client is gone
+ * already, fn is called soon after. An exchange whose client is gone still wants its reply or clb_stream_end, which fn may call. */
 void clb_exchange_on_gone(clb_exchange *x, void (*fn)(void *ctx), void *ctx);
 bool clb_exchange_gone(clb_exchange *x);
 /* {"error":{"message","type","param":null,"code"}}, as the HTTP layer itself refuses a request; for Anthropic's paths with the outer

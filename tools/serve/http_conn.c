@@ -69,7 +69,9 @@ static void opened(clb_http *h, struct MHD_Connection *m, void **socket_context)
         c->next->prev = c;
     h->conns = c;
     h->n_conns++;
+    c->serial = ++h->next_serial;
     pthread_mutex_unlock(&h->lock);
+    clb_http_watch_add(h, c);
 }
 
 static void closed(clb_http *h, void **socket_context)
@@ -78,6 +80,7 @@ static void closed(clb_http *h, void **socket_context)
     *socket_context = NULL;
     if (!c)
         return;
+    clb_http_watch_remove(h, c);
     pthread_mutex_lock(&h->lock);
     if (c->prev)
         c->prev->next = c->next;
@@ -119,6 +122,15 @@ void clb_conn_phase(clb_http *h, clb_conn *c, enum clb_conn_phase phase, uint64_
     pthread_mutex_unlock(&h->lock);
 }
 
+void clb_conn_set_exchange(clb_http *h, clb_conn *c, clb_exchange *x)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&h->lock);
+    c->x = x;
+    pthread_mutex_unlock(&h->lock);
+}
+
 /* libmicrohttpd's timeout starts anew with every byte; a client that sends or reads a byte now and then would hold its place for
  * ever. */
 void clb_http_sweep(clb_http *h)
@@ -129,10 +141,11 @@ void clb_http_sweep(clb_http *h)
         const uint64_t extra = c->phase == CLB_CONN_BODY || c->phase == CLB_CONN_REPLY
                                    ? c->bytes / CLB_HTTP_BYTES_PER_S * SECOND
                                    : 0;
-        if (c->timed_out || c->phase == CLB_CONN_WORK || now - c->since_ns <= idle + extra)
+        const bool hung_up = c->hup_ns && now - c->hup_ns > SECOND && now - c->since_ns > SECOND && c->phase <= CLB_CONN_BODY;
+        if (c->timed_out || c->phase == CLB_CONN_WORK || (!hung_up && now - c->since_ns <= idle + extra))
             continue;
         c->timed_out = true;
-        if (c->phase != CLB_CONN_HEAD || !c->n_requests) /* otherwise it was only kept alive */
+        if (!hung_up && (c->phase != CLB_CONN_HEAD || !c->n_requests)) /* otherwise it was only kept alive */
             atomic_fetch_add(&h->n_timeouts, 1);
         shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd sees the end */
     }

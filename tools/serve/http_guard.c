@@ -101,8 +101,10 @@ static bool same_key(const char *key, const char *given, size_t n_given)
 
 bool clb_http_key_valid(const clb_http_limits *l, const char *key)
 {
-    const size_t n = strlen(key);
+    size_t n = strlen(key);
     unsigned found = 0;
+    while (n && (key[n - 1] == ' ' || key[n - 1] == '\t')) /* no part of a header's value; libmicrohttpd leaves them */
+        n--;
     for (size_t i = 0; i < l->n_api_keys; i++)
         found |= same_key(l->api_keys[i], key, n);
     return found != 0;

@@ -1,7 +1,7 @@
 /* Inside the HTTP layer only.
  *
  * Locks: `lock` of the server (lists, counts, settings) and `lock` of an exchange. Nothing of libmicrohttpd is called under the
- * server's, except where said; under an exchange's only suspend, resume and queue, which do not call back. An exchange's lock is
+ * server's, except where said; under an exchange's only suspend and resume, which do not call back. An exchange's lock is
  * taken first where both are needed.
  *
  * Who holds an exchange: libmicrohttpd's side until notify_completed, the handler's side until it has answered, the response of a
@@ -50,6 +50,9 @@ typedef struct clb_conn {
     bool surplus, timed_out;
     enum clb_conn_phase phase;
     uint64_t since_ns, bytes, n_requests;
+    uint64_t serial;
+    uint64_t hup_ns;         /* the client sends nothing more, since then; 0: as far as is known it may */
+    struct clb_exchange *x;  /* under the server's lock; NULL: between requests */
 } clb_conn;
 
 typedef struct clb_http_field {
@@ -66,7 +69,7 @@ struct clb_exchange {
     bool in_gone_queue;
 
     /* The request. Written by libmicrohttpd's thread before the handler is called. */
-    uint64_t serial, start_ns;
+    uint64_t serial, start_ns; /* serial: its place in the list */
     char id[CLB_HTTP_ID];
     char *method, *path;
     clb_http_field *fields;
@@ -83,7 +86,7 @@ struct clb_exchange {
     pthread_mutex_t lock;
     pthread_cond_t gone_over;
     struct MHD_Connection *mhd; /* NULL: libmicrohttpd is done with it */
-    bool suspended, watched;
+    bool suspended;
     bool answered; /* the handler's part is over */
     bool gone, slow, gone_called, in_gone;
     pthread_t gone_thread;
@@ -160,6 +163,7 @@ void clb_http_on_connection(void *h, struct MHD_Connection *c, void **socket_con
                             enum MHD_ConnectionNotificationCode what);
 clb_conn *clb_http_conn_of(struct MHD_Connection *c);
 void clb_conn_phase(clb_http *h, clb_conn *c, enum clb_conn_phase phase, uint64_t bytes);
+void clb_conn_set_exchange(clb_http *h, clb_conn *c, clb_exchange *x);
 void clb_http_sweep(clb_http *h);
 void clb_http_close_all(clb_http *h);
 
@@ -176,7 +180,7 @@ void clb_http_judge(clb_exchange *x);
 uint64_t clb_http_content_length(clb_exchange *x, bool *chunked); /* UINT64_MAX: not a number */
 
 /* http_reply.c */
-/* With the exchange locked: what libmicrohttpd does next. MHD_YES: the reply is queued, or it waits (suspended). */
+/* libmicrohttpd's thread: what it does next. MHD_YES: the reply is queued, or it waits (suspended). */
 enum MHD_Result clb_exchange_go_on(clb_exchange *x);
 void clb_exchange_mark_gone(clb_exchange *x);
 /* With the exchange locked. */
@@ -185,8 +189,9 @@ void clb_exchange_resume(clb_exchange *x);
 /* http_watch.c */
 int clb_http_watch_start(clb_http *h, clb_error *err);
 void clb_http_watch_stop(clb_http *h);
-void clb_http_watch_add(clb_exchange *x, int fd);
-void clb_http_watch_remove(clb_exchange *x, int fd);
+void clb_http_watch_add(clb_http *h, const clb_conn *c);
+void clb_http_watch_again(clb_http *h, const clb_conn *c); /* told again, if it is so still */
+void clb_http_watch_remove(clb_http *h, const clb_conn *c);
 void clb_http_gone_later(clb_exchange *x); /* mark_gone by the watcher's thread */
 
 /* http_work.c */

@@ -18,10 +18,12 @@ static bool is_loopback(const struct sockaddr *a)
 
 static int open_socket(const struct addrinfo *a)
 {
-    const int on = 1, off = 0, fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int on = 1, off = 0, send_buffer = 128 << 10, fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* a restart does not wait for old connections */
+    /* Inherited by connections: what a client has not read may not grow to megabytes in the kernel, beyond our own bound. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
     if (a->ai_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "::" is both */
     if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 1024))

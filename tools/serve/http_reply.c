@@ -65,21 +65,29 @@ static void suspend(clb_exchange *x)
 
 enum MHD_Result clb_exchange_go_on(clb_exchange *x)
 {
-    if (x->gone || atomic_load(&x->h->stopping))
-        return MHD_NO;
-    if (x->queued)
-        return MHD_YES;
-    if (!x->response) {
+    struct MHD_Response *r = NULL;
+    enum MHD_Result ok = MHD_YES;
+    pthread_mutex_lock(&x->lock);
+    if (x->gone || atomic_load(&x->h->stopping)) {
+        ok = MHD_NO;
+    } else if (x->response) {
+        r = x->response;
+        x->response = NULL; /* libmicrohttpd has it from here on: a stream's response holds us */
+        x->queued = true;
+    } else if (!x->queued) {
         if (x->answered)
-            return MHD_NO; /* there was no memory for the reply */
-        suspend(x);
-        return MHD_YES;
+            ok = MHD_NO; /* there was no memory for the reply */
+        else
+            suspend(x);
     }
-    x->queued = true;
-    clb_conn_phase(x->h, x->conn, x->streaming ? CLB_CONN_WORK : CLB_CONN_REPLY, x->reply_bytes);
-    const enum MHD_Result ok = MHD_queue_response(x->mhd, (unsigned)x->status, x->response);
-    MHD_destroy_response(x->response); /* libmicrohttpd's is left; a stream's holds us */
-    x->response = NULL;
+    const int status = x->status;
+    const bool streaming = x->streaming;
+    pthread_mutex_unlock(&x->lock);
+    if (r) {
+        clb_conn_phase(x->h, x->conn, streaming ? CLB_CONN_WORK : CLB_CONN_REPLY, x->reply_bytes);
+        ok = MHD_queue_response(x->mhd, (unsigned)status, r);
+        MHD_destroy_response(r);
+    }
     return ok;
 }
 

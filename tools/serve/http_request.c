@@ -149,6 +149,7 @@ static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *
         return MHD_NO;
     (void)MHD_set_connection_option(m, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)x->limits->idle_s);
     clb_conn_phase(h, x->conn, CLB_CONN_BODY, 0);
+    clb_conn_set_exchange(h, x->conn, x);
     clb_exchange_hold(x); /* the handler's, which judging ends if it answers */
     clb_http_judge(x);
     bool chunked;
@@ -156,12 +157,8 @@ static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *
     const uint64_t length = clb_http_content_length(x, &chunked);
     /* A client that sends its body first and reads the answer then would see a broken connection only: the body is read to its
      * end, unless the client waits for our word, or it is huge. */
-    if (x->answered && ((expect && !strcasecmp(expect, "100-continue")) || length > DISCARD_MOST)) {
-        pthread_mutex_lock(&x->lock);
-        const enum MHD_Result ok = clb_exchange_go_on(x);
-        pthread_mutex_unlock(&x->lock);
-        return ok;
-    }
+    if (x->answered && ((expect && !strcasecmp(expect, "100-continue")) || length > DISCARD_MOST))
+        return clb_exchange_go_on(x);
     return MHD_YES;
 }
 
@@ -218,34 +215,24 @@ void clb_exchange_handle(clb_exchange *x)
 
 static enum MHD_Result dispatch(clb_exchange *x)
 {
-    enum MHD_Result ok;
     x->dispatched = true;
-    if (x->answered) { /* refused */
-        pthread_mutex_lock(&x->lock);
-        ok = clb_exchange_go_on(x);
-        pthread_mutex_unlock(&x->lock);
-        return ok;
-    }
+    if (x->answered) /* refused */
+        return clb_exchange_go_on(x);
+    /* From here on the end of the connection is the end of the request, also one that was seen before. */
     clb_conn_phase(x->h, x->conn, CLB_CONN_WORK, 0);
-    const int fd = fd_of(x->mhd);
     if (x->route->flags & CLB_ROUTE_QUICK) {
         clb_exchange_handle(x); /* may keep it, or end it: our own hold lives on */
-    } else {
-        pthread_mutex_lock(&x->lock);
-        MHD_suspend_connection(x->mhd);
-        x->suspended = true;
-        pthread_mutex_unlock(&x->lock);
-        clb_http_watch_add(x, fd);
-        clb_http_work_add(x);
-        return MHD_YES;
+        const enum MHD_Result ok = clb_exchange_go_on(x);
+        clb_http_watch_again(x->h, x->conn);
+        return ok;
     }
     pthread_mutex_lock(&x->lock);
-    ok = clb_exchange_go_on(x);
-    const bool waits = x->suspended;
+    MHD_suspend_connection(x->mhd);
+    x->suspended = true;
     pthread_mutex_unlock(&x->lock);
-    if (waits)
-        clb_http_watch_add(x, fd); /* resumed meanwhile: it stays ours until libmicrohttpd's thread, this one, is done with it */
-    return ok;
+    clb_http_watch_again(x->h, x->conn);
+    clb_http_work_add(x);
+    return MHD_YES;
 }
 
 enum MHD_Result clb_http_on_request(void *h, struct MHD_Connection *m, const char *url, const char *method,
@@ -262,21 +249,18 @@ enum MHD_Result clb_http_on_request(void *h, struct MHD_Connection *m, const cha
     }
     if (!x->dispatched)
         return dispatch(x);
-    pthread_mutex_lock(&x->lock);
-    const enum MHD_Result ok = clb_exchange_go_on(x);
-    pthread_mutex_unlock(&x->lock);
-    return ok;
+    return clb_exchange_go_on(x);
 }
 
 void clb_http_on_completed(void *ctx, struct MHD_Connection *m, void **context, enum MHD_RequestTerminationCode why)
 {
-    (void)ctx;
+    (void)ctx, (void)m;
     clb_exchange *const x = *context;
     *context = NULL;
     if (!x)
         return;
     clb_http *const h = x->h;
-    const int fd = fd_of(m);
+    clb_conn_set_exchange(h, x->conn, NULL);
     pthread_mutex_lock(&x->lock);
     const bool complete = why == MHD_REQUEST_TERMINATED_COMPLETED_OK && x->queued;
     struct MHD_Response *const unsent = x->response; /* a stream's holds us */
@@ -289,7 +273,6 @@ void clb_http_on_completed(void *ctx, struct MHD_Connection *m, void **context, 
     pthread_mutex_unlock(&x->lock);
     if (unsent)
         MHD_destroy_response(unsent);
-    clb_http_watch_remove(x, fd);
     clb_exchange_mark_gone(x);
     if (!x->dispatched && !x->answered)
         clb_exchange_release(x); /* the handler's part, which never was */

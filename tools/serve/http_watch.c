@@ -1,5 +1,5 @@
-/* The thread that sees clients go away and connections take too long: libmicrohttpd does not look at a suspended connection, and
- * most of a request's life is that. */
+/* The thread that sees clients go away and connections take too long. libmicrohttpd does not look at a suspended connection, and
+ * most of a request's life is that; and where a connection's end comes together with its last bytes, it sees only those. */
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -11,14 +11,17 @@
 #define TICK_MS 250
 #define EVENTS  64
 
-static clb_exchange *find(clb_http *h, uint64_t serial)
+/* The client of a connection sends nothing more. If it waits for a reply, it counts as gone: it may only have said that its request is
+ * complete, but one that has hung up looks the same. */
+static clb_exchange *hung_up(clb_http *h, uint64_t serial)
 {
     pthread_mutex_lock(&h->lock);
-    clb_exchange *x = h->exchanges;
-    while (x && x->serial != serial)
-        x = x->next;
-    if (x)
-        clb_exchange_hold(x);
+    clb_conn *c = h->conns;
+    while (c && c->serial != serial)
+        c = c->next;
+    if (c && !c->hup_ns)
+        c->hup_ns = clb_now_ns();
+    clb_exchange *const x = c && c->x && c->phase == CLB_CONN_WORK ? clb_exchange_hold(c->x) : NULL;
     pthread_mutex_unlock(&h->lock);
     return x;
 }
@@ -48,7 +51,7 @@ static void *watch(void *ctx)
                 (void)!read(h->watch_event, &count, sizeof count);
                 continue;
             }
-            clb_exchange *const x = find(h, events[i].data.u64);
+            clb_exchange *const x = hung_up(h, events[i].data.u64);
             if (x)
                 clb_exchange_mark_gone(x);
             clb_exchange_release(x);
@@ -87,18 +90,25 @@ void clb_http_gone_later(clb_exchange *x)
     pthread_mutex_unlock(&h->lock);
 }
 
-void clb_http_watch_add(clb_exchange *x, int fd)
+static void control(clb_http *h, const clb_conn *c, int op)
 {
-    struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = x->serial};
-    if (!x->watched && fd >= 0)
-        x->watched = !epoll_ctl(x->h->watch_epoll, EPOLL_CTL_ADD, fd, &e);
+    struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = c->serial};
+    (void)epoll_ctl(h->watch_epoll, op, c->fd, &e);
 }
 
-void clb_http_watch_remove(clb_exchange *x, int fd)
+void clb_http_watch_add(clb_http *h, const clb_conn *c)
 {
-    if (x->watched)
-        (void)epoll_ctl(x->h->watch_epoll, EPOLL_CTL_DEL, fd, NULL);
-    x->watched = false;
+    control(h, c, EPOLL_CTL_ADD);
+}
+
+void clb_http_watch_again(clb_http *h, const clb_conn *c)
+{
+    control(h, c, EPOLL_CTL_MOD);
+}
+
+void clb_http_watch_remove(clb_http *h, const clb_conn *c)
+{
+    control(h, c, EPOLL_CTL_DEL);
 }
 
 int clb_http_watch_start(clb_http *h, clb_error *err)

@@ -67,7 +67,8 @@ static bool is_computed(const clb_scheduler *s, const clb_lane *lane)
     const size_t from = lane->held.n, block = s->o.engine->kv_layout.page_tokens;
     for (uint32_t i = 0; i < s->n_in_pass; i++) {
         const clb_lane *other = s->in_pass[i];
-        if (other->state != CLB_LANE_READS || other->apart || other->held.n < from)
+        if (other->state != CLB_LANE_READS || other->apart || other->held.n < from ||
+            clb_lora_set_hash(&other->lora) != clb_lora_set_hash(&lane->lora))
             continue;
         const size_t n = other->goal.n < lane->goal.n ? other->goal.n : lane->goal.n;
         size_t common = 0;

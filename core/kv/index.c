@@ -11,13 +11,15 @@
 
 /* ---- the table ---- */
 
-XXH128_hash_t clb_kv_hash_of(const clb_kv_index *x, const clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
-                             uint32_t n)
+XXH128_hash_t clb_kv_hash_of(const clb_kv_index *x, const clb_kv_block *parent, uint32_t mode, uint64_t salt,
+                             const uint32_t *tokens, uint32_t n)
 {
     XXH3_state_t state;
     const XXH128_hash_t before = parent ? parent->hash : x->roots[mode];
     XXH3_128bits_reset(&state);
     XXH3_128bits_update(&state, &before, sizeof before);
+    if (!parent && salt)
+        XXH3_128bits_update(&state, &salt, sizeof salt);
     XXH3_128bits_update(&state, tokens, n * sizeof *tokens);
     return XXH3_128bits_digest(&state);
 }

@@ -63,7 +63,7 @@ static inline uint32_t *clb_kv_pages_of(const clb_kv_cache *cache, clb_kv_block 
 
 /* ---- index.c ---- */
 
-XXH128_hash_t clb_kv_hash_of(const clb_kv_index *index, const clb_kv_block *parent, uint32_t mode,
+XXH128_hash_t clb_kv_hash_of(const clb_kv_index *index, const clb_kv_block *parent, uint32_t mode, uint64_t salt,
                              const uint32_t *tokens, uint32_t n);
 clb_kv_block *clb_kv_block_find(const clb_kv_cache *cache, clb_kv_block *parent, uint32_t mode, const uint32_t *tokens,
                                 XXH128_hash_t hash);

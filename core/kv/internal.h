@@ -71,6 +71,7 @@ struct clb_kv_seq {
     const struct clb_kv_future *future;
     uint32_t max_rows; /* of a pass; 0: unknown */
     uint32_t n_protected_always, n_protected; /* first positions that stay: by the options, now */
+    uint64_t salt;     /* of its prefixes */
     uint32_t n_system; /* tokens of the system prompt, 0: unknown */
     /* The strategy answered badly too often and is not asked again. Budgets follow when they are made the next time (given_up),
      * so that a selection under way keeps to the room that was reserved for it. */

@@ -110,7 +110,7 @@ static uint32_t find_chain(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n_b
     *n_memory = 0;
     for (; n < n_blocks; parent = chain[n++]) {
         const uint32_t *const of = tokens + (size_t)(first + n) * p;
-        const XXH128_hash_t hash = clb_kv_hash_of(cache->index, parent, mode, of, p);
+        const XXH128_hash_t hash = clb_kv_hash_of(cache->index, parent, mode, seq->salt, of, p);
         chain[n] = clb_kv_block_find(cache, parent, mode, of, hash);
         if (chain[n]) {
             clb_kv_block_hold(cache->index, chain[n]);
@@ -185,6 +185,12 @@ static void exchange(clb_kv_seq *seq, clb_kv_block *b, uint32_t at)
     }
 }
 
+void clb_kv_seq_set_salt(clb_kv_seq *seq, uint64_t salt)
+{
+    assert(!seq->position);
+    seq->salt = salt;
+}
+
 static void give(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
 {
     clb_kv_cache *cache = seq->cache;
@@ -192,7 +198,7 @@ static void give(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n)
     for (uint32_t i = seq->n_blocks; i < n / p; i++) {
         clb_kv_block *const parent = i ? seq->blocks[i - 1] : NULL;
         const uint32_t *const of = tokens + (size_t)i * p;
-        const XXH128_hash_t hash = clb_kv_hash_of(cache->index, parent, mode, of, p);
+        const XXH128_hash_t hash = clb_kv_hash_of(cache->index, parent, mode, seq->salt, of, p);
         if (!clb_kv_block_push(seq, NULL))
             return; /* out of memory: not known, nothing else */
         clb_kv_block *b = clb_kv_block_find(cache, parent, mode, of, hash);

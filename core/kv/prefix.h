@@ -33,6 +33,9 @@ typedef struct clb_kv_taken {
  * than its least budget. Nothing known, nothing shared, no room for a window, or no sharing: OK with zeros. NOMEM (tables): it
  * must be reset. */
 int clb_kv_seq_take_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n, clb_kv_taken *taken, clb_error *err);
+/* What else decides the bytes of this sequence (adapters): only sequences of the same salt share. 0: nothing. While it is empty; a
+ * reset keeps it. */
+void clb_kv_seq_set_salt(clb_kv_seq *seq, uint64_t salt);
 /* Makes the full blocks of a sequence known that are not yet: tokens[0..n) are all that it holds. Cheap if there are none. */
 void clb_kv_seq_give_prefix(clb_kv_seq *seq, const uint32_t *tokens, uint32_t n);
 

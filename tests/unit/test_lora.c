@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/scheduler.h"
 #include "gguf/writer.h"
 #include "model/lora.h"
 #include "support/engine.h"
@@ -264,6 +265,119 @@ static void sequences_use_their_own(void **state)
     unlink(merged);
 }
 
+/* ---- requests with adapters ---- */
+
+struct said {
+    char text[2048];
+    size_t n;
+    uint32_t reused;
+    int status;
+    char message[256];
+};
+
+static void listen_to(void *ctx, const clb_request_event *e)
+{
+    struct said *s = ctx;
+    if (e->kind == CLB_EVENT_TEXT) {
+        memcpy(s->text + s->n, e->text, e->n_text);
+        s->n += e->n_text;
+    } else if (e->kind == CLB_EVENT_DONE) {
+        s->reused = e->n_reused;
+        s->status = e->status;
+        snprintf(s->message, sizeof s->message, "%s", e->message);
+    }
+}
+
+/* Runs requests one after another, or all at once, on an engine with both adapters loaded and the first on. */
+static void serve(const char *model, const char *lora, const uint32_t *ids, bool at_once, struct said *said)
+{
+    const char *const with[] = {"threads=2", "kv-type=f32", "batch=64", "kv-share=yes", lora, NULL};
+    static const clb_lora_use none[] = {{1, 0.0f}}, first[] = {{1, 1.0f}}, both[] = {{1, 0.5f}, {2, 1.0f}},
+                              unknown[] = {{7, 1.0f}};
+    const test_engine_hooks hooks = {.n_sequences = 4};
+    clb_error err;
+    test_engine e;
+    clb_scheduler *s;
+    clb_request *r[7];
+    assert_ok(test_engine_open(&e, model, with, &hooks, &err), &err);
+    const clb_scheduler_options o = {.engine = e.engine, .n_sequences = 4, .queue = 16};
+    assert_int_equal(e.engine->adapters.n, 2);
+    assert_int_equal(e.engine->adapters.defaults.n, 1);
+    for (uint32_t i = 0; i < 7; i++) {
+        if (!i || !at_once)
+            assert_ok(clb_scheduler_create(&o, &s, &err), &err);
+        clb_request_options q = {.prompt = ids,
+                                 .n_prompt = N_IDS,
+                                 .n_choices = 1,
+                                 .sampling = {.repeat_penalty = 1.0},
+                                 .max_tokens = 12,
+                                 .special = true,
+                                 .ignore_eog = true,
+                                 .n_logprobs = -1,
+                                 .on_event = listen_to,
+                                 .ctx = &said[i]};
+        q.lora_given = i % 5 > 0;
+        q.lora = i == 6 ? unknown : i % 5 == 1 ? none : i % 5 == 2 ? first : both;
+        q.n_lora = i == 6 ? 1 : i % 5 == 4 ? 0 : i % 5 == 3 ? 2 : 1;
+        q.lora_given = q.lora_given || i == 6;
+        assert_ok(clb_scheduler_submit(s, &q, &r[i], &err), &err);
+        if (i == 6 || !at_once) {
+            clb_scheduler_drain(s);
+            assert_ok(clb_scheduler_run(s, &err), &err);
+            clb_scheduler_destroy(s);
+        }
+    }
+    for (uint32_t i = 0; i < 7; i++)
+        clb_request_release(r[i]);
+    for (size_t i = 0; i < e.engine->adapters.n; i++)
+        assert_int_equal(e.engine->adapters.items[i].users, 0);
+    test_engine_close(&e);
+}
+
+static void requests_choose_adapters(void **state)
+{
+    (void)state;
+    char a[512], b[512], merged[512], other[512], setting[1200];
+    const char *model = TEST_DATA("arch/qwen3moe.gguf");
+    paths(a, merged, sizeof a, "one");
+    write_pair(model, a, merged, 1.0f, 17);
+    paths(b, other, sizeof b, "two");
+    write_pair(model, b, other, 1.0f, 5000);
+    snprintf(setting, sizeof setting, "lora=%s,%s=0", a, b);
+    struct said *const lone = calloc(14, sizeof *lone), *const together = lone + 7;
+    test_engine e;
+    uint32_t ids[N_IDS];
+    open_engine(&e, model, 1);
+    random_ids(&e, ids, 77);
+    test_engine_close(&e);
+    serve(model, setting, ids, false, lone);
+    serve(model, setting, ids, true, together);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(lone[i].status, COLIBRI_OK);
+        assert_int_equal(lone[i].n, together[i].n);
+        assert_memory_equal(lone[i].text, together[i].text, lone[i].n);
+    }
+    assert_int_equal(lone[6].status, COLIBRI_E_NOT_FOUND);
+    assert_non_null(strstr(lone[6].message, "there are 1, 2"));
+    /* 0 and 5: the default, which is what 2 names; 1 and 4: none; 3: both */
+    assert_memory_equal(lone[0].text, lone[2].text, lone[0].n);
+    assert_memory_equal(lone[1].text, lone[4].text, lone[1].n);
+    assert_true(lone[0].n != lone[1].n || memcmp(lone[0].text, lone[1].text, lone[0].n) != 0);
+    assert_true(lone[0].n != lone[3].n || memcmp(lone[0].text, lone[3].text, lone[0].n) != 0);
+    /* prefixes are shared by who uses the same adapters, and by nobody else */
+    assert_int_equal(lone[0].reused, 0);
+    assert_int_equal(lone[1].reused, 0);
+    assert_int_equal(lone[2].reused, 32);
+    assert_int_equal(lone[3].reused, 0);
+    assert_int_equal(lone[4].reused, 32);
+    assert_int_equal(lone[5].reused, 32);
+    unlink(a);
+    unlink(b);
+    unlink(merged);
+    unlink(other);
+    free(lone);
+}
+
 /* ---- files that do not fit ---- */
 
 static void refuse(const clb_model *model, clb_gguf_writer *w, int status, const char *text)
@@ -328,6 +442,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_are_like_merged_weights),
         cmocka_unit_test(sequences_use_their_own),
+        cmocka_unit_test(requests_choose_adapters),
         cmocka_unit_test(files_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,10 +129,13 @@ static void future_queries(const struct expected *s, const struct colibri_kv_vie
         rotate(s, s->cov + i * dim, 1);
     for (size_t i = 0; i < dim; i++)
         rotate(s, s->cov + i, dim);
+    for (size_t i = 0; i < dim; i++) /* the upper half again as the lower one, whose rows are read in order */
+        for (size_t d = i + 1; d < dim; d++)
+            s->cov[d * dim + i] = s->cov[i * dim + d];
 }
 
 /* Logits of the keys in s->keys, each by its own chain of additions: neither its neighbours nor the CPU show. The
- * covariance counts by its upper half, column by column: this is where the time goes. */
+ * covariance counts by half of it: this is where the time goes. */
 static void logits(const struct expected *s, float *out)
 {
     const uint32_t dim = s->dim;
@@ -143,16 +146,17 @@ static void logits(const struct expected *s, float *out)
             linear[n] += keys[d * QUADS + n] * s->mean[d];
     for (uint32_t d = 0; s->covariance && d < dim; d++) {
         const quad *const x = keys + d * QUADS;
+        const float *const row = s->cov + (size_t)d * dim;
         quad a = {0}, b = {0}, e = {0}, f = {0}; /* by name, so that they stay in registers */
         float c;
         for (uint32_t i = 0; i < d; i++) {
-            c = s->cov[(size_t)i * dim + d];
+            c = row[i];
             a += keys[i * QUADS] * c;
             b += keys[i * QUADS + 1] * c;
             e += keys[i * QUADS + 2] * c;
             f += keys[i * QUADS + 3] * c;
         }
-        c = s->cov[(size_t)d * dim + d];
+        c = row[d];
         square[0] += (a + 0.5f * x[0] * c) * x[0];
         square[1] += (b + 0.5f * x[1] * c) * x[1];
         square[2] += (e + 0.5f * x[2] * c) * x[2];

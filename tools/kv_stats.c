@@ -56,11 +56,12 @@ json_t *clb_kv_share_json(const clb_engine *e, const clb_generation *g)
 {
     clb_kv_share_stats s;
     clb_kv_cache_share_stats(e->kv, &s);
-    json_t *const o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "blocks", (json_int_t)s.blocks, "blocks_idle",
+    json_t *const o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "blocks", (json_int_t)s.blocks, "blocks_idle",
                                 (json_int_t)s.blocks_idle, "blocks_dropped", (json_int_t)s.blocks_dropped, "bytes_shared",
                                 (json_int_t)s.bytes_shared, "bytes_idle", (json_int_t)s.bytes_idle, "pages_copied",
                                 (json_int_t)s.copies, "blocks_read", (json_int_t)s.blocks_read, "blocks_written",
-                                (json_int_t)s.blocks_written);
+                                (json_int_t)s.blocks_written, "windows", (json_int_t)s.windows, "bytes_windows",
+                                (json_int_t)s.bytes_windows);
     if (g) {
         json_object_set_new(o, "tokens_session", json_integer((json_int_t)g->reuse.session));
         json_object_set_new(o, "tokens_memory", json_integer((json_int_t)g->reuse.memory));

@@ -47,7 +47,7 @@ typedef struct clb_kv_share_stats {
     uint64_t bytes_idle;      /* pages of idle blocks that nobody else holds, and their windows */
     uint64_t blocks_dropped;  /* idle ones that left for something else */
     uint64_t copies;          /* pages copied before a change */
-    uint64_t blocks_written, blocks_read; /* of the prompt cache */
+    uint64_t blocks_written, blocks_read; /* of the prompt cache, windows included */
     uint64_t windows, bytes_windows;      /* blocks with F16 copies; those */
 } clb_kv_share_stats;
 void clb_kv_cache_share_stats(const clb_kv_cache *cache, clb_kv_share_stats *out);

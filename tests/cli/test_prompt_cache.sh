@@ -39,6 +39,15 @@ run 0 "$c" run -m "$WORK/other.gguf" --raw --temperature 0 -n 2 --json --prompt-
 grep -q '"tokens_prompt_cache": *0' "$WORK/out" || fail "another model's blocks were used"
 refuse 2 "kv-share" ask --prompt-cache "$D" --kv-share=no
 
+# ---- quantized types, whose last positions are f16 ------------------------------------------------------------------------
+cp "$WORK/plain.json" "$WORK/f16.json"
+run 0 ask --kv-type q8_0 && cp "$WORK/out" "$WORK/plain.json"
+run 0 ask --kv-type q8_0 --prompt-cache "$D/q8" && is 'd == 0 and s["windows"] == s["blocks"] > 0 and s["bytes_windows"] > 0'
+run 0 ask --kv-type q8_0 --prompt-cache "$D/q8" && is "d == $all" && warnings 0
+run 0 ask --kv-type q8_0 --kv-recent 32 --prompt-cache "$D/q8" && grep -q '"tokens_prompt_cache": *0' "$WORK/out" ||
+    fail "another window's blocks were used"
+cp "$WORK/f16.json" "$WORK/plain.json"
+
 # ---- damage ---------------------------------------------------------------------------------------------------------------
 rm -rf "$D"
 run 0 ask --prompt-cache "$D"

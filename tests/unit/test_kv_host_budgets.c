@@ -34,7 +34,7 @@ static void best_of(const struct kvh_head *x, uint32_t layer, uint32_t head, uin
 static uint32_t wanted[KVH_LAYERS][KVH_KV_HEADS]; /* what allot gives */
 static uint32_t total_seen[KVH_LAYERS];
 static uint32_t chosen[KVH_LAYERS][KVH_KV_HEADS][KVH_MOST], n_chosen[KVH_LAYERS][KVH_KV_HEADS];
-static enum { ALLOT, ALLOT_ERROR, ALLOT_TOO_MUCH, ALLOT_TOO_LITTLE, ALLOT_NOTHING, ALLOT_HUGE } allot_how;
+static enum allot_how { ALLOT, ALLOT_ERROR, ALLOT_TOO_MUCH, ALLOT_TOO_LITTLE, ALLOT_NOTHING, ALLOT_HUGE } allot_how;
 
 static int allot(void *self, uint32_t layer, uint32_t n_heads, const struct colibri_kv_view *views,
                  const float *const *scores, uint32_t total, uint32_t *n_keep)
@@ -185,7 +185,7 @@ static void bad_allotments(void **state)
         start(B, PROTECTED);
         for (uint32_t layer = 0; layer < KVH_LAYERS; layer++)
             wanted[layer][0] = wanted[layer][1] = B;
-        allot_how = how;
+        allot_how = (enum allot_how)how;
         kvh_pass(&h, 60, COLIBRI_PHASE_PREFILL, false);
         assert_int_equal(h.n_faults, 1);
         if (!strstr(h.fault, "allot"))

@@ -5,7 +5,15 @@
 static struct kvh h;
 static uint8_t picked[KVH_LAYERS][KVH_KV_HEADS][64];
 static uint32_t n_use_expected, calls;
-static enum { PICK, PICK_ERROR, PICK_NONE, PICK_TOO_MANY, PICK_FLAG, PICK_BEYOND, PICK_LAST_LAYER_LIES } pick_how;
+static enum pick_how {
+    PICK,
+    PICK_ERROR,
+    PICK_NONE,
+    PICK_TOO_MANY,
+    PICK_FLAG,
+    PICK_BEYOND,
+    PICK_LAST_LAYER_LIES
+} pick_how;
 
 static void *rows_of(const clb_kv_seq *seq, uint32_t layer, uint32_t head)
 {
@@ -198,7 +206,7 @@ static void bad_choices(void **state)
     for (int how = PICK_ERROR; how <= PICK_BEYOND; how++) {
         start(COLIBRI_TYPE_F32, 50);
         prompt(150);
-        pick_how = how;
+        pick_how = (enum pick_how)how;
         for (uint32_t k = 0; k < CLB_KV_BAD_ANSWERS_MOST; k++) {
             clb_kv_stats st;
             token(false);

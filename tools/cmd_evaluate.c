@@ -76,6 +76,7 @@ static int open_engine(clb_evaluation *e, clb_error *err)
         .config = e->config,
         .builtin_plugin_dir = clb_paths_plugin_dir(dir) ? dir : NULL,
         .log = clb_args_log(e->args),
+        .any_strategy = true,
         .n_sequences =
             clb_kv_reference_sequences(type_of(asked, CLB_SET_kv_kv_type_k), type_of(asked, CLB_SET_kv_kv_type_v)),
         .cancelled = clb_run_interrupted,

@@ -291,6 +291,7 @@ static int open_engine(struct clb_kvc_grid_run *g, clb_error *err)
         .config = clb_args_config(g->args),
         .builtin_plugin_dir = clb_paths_plugin_dir(dir) ? dir : NULL,
         .log = clb_args_log(g->args),
+        .any_strategy = true,
         .n_sequences = g->share_passes ? 2 : 1,
         .cancelled = clb_run_interrupted,
         .cancelled_ctx = g->args,

@@ -135,6 +135,8 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
     };
     const clb_kv_seq_options sequence = sequence_options(e, &e->kv_choice, e->kv_budget);
     CLB_TRY(clb_kv_demand_make(&e->kv_layout, &sequence, &e->plan_input.kv_demand, err));
+    if (options->any_strategy)
+        e->plan_input.kv_demand = clb_kv_demand_any(&e->kv_layout, e->ctx, e->batch);
     if (e->plan_input.expert_slots && !moe)
         return clb_fail(err, COLIBRI_E_USAGE, "--expert-slots does not apply: the model has no experts");
     return clb_store_settings_state_bytes(config, e->model, &e->plan_input.policy_bytes, err);

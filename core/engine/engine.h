@@ -41,6 +41,9 @@ typedef struct clb_engine_options {
     /* Sees the plan before a weight is read; a status other than OK ends the opening with it. May be NULL. */
     int (*planned)(void *ctx, const clb_plan *plan, clb_error *err);
     void *planned_ctx;
+    /* Sequences under other strategies than the configured one will come (clb_engine_new_sequence_with): room for what any
+     * of them may ask for beside its pages. */
+    bool any_strategy;
     /* Stop before planning: the engine has its model bound, its threads and `plan_input`, but no weights, no KV cache
      * and no forward pass; it can be looked at and closed. */
     bool plan_only;

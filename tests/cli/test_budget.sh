@@ -75,11 +75,16 @@ check 24 3 --ctx 2048 --batch 64 -t 2
 check 24 3 --ctx 2048 --batch 64 -t 2 --direct off
 check 24 3 --ctx 2048 --batch 64 -t 2 --direct off --io pread
 check 24 3 --ctx 2048 --batch 64 -t 2 --store-mode mmap
+# strategies that drop most of the prompt, with sums and queries of their own, and a recent window
+check 24 3 --ctx 2048 --batch 64 -t 2 --kv-strategy ada/h2o --kv-budget 6.25%
+check 24 3 --ctx 2048 --batch 64 -t 2 --kv-strategy snapkv --kv-budget 6.25% --kv-type q8_0
 if [ -n "$SMOLLM2" ]; then
     cp "$SMOLLM2" "$WORK/smollm2.gguf"
     MODEL=$WORK/smollm2.gguf
     check 12 20 --ctx 1024 --batch 64 -t 2
     check 12 20 --ctx 1024 --batch 64 -t 2 --direct off
+    check 12 20 --ctx 2048 --batch 64 -t 2 --kv-strategy expected-attention --kv-budget 6.25%
+    check 12 20 --ctx 2048 --batch 64 -t 2 --kv-strategy quest --kv-budget 6.25%
     check 12 60 --ctx 1024 --batch 64 -t 2 --prefetch-depth 4
 fi
 # a limit below --max-memory is the budget: said, and kept

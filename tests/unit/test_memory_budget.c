@@ -72,7 +72,7 @@ static void run_colibri(const char *const *args, struct outcome *out)
 
 struct setup {
     const char *model, *prompt_file;
-    const char *flags[12]; /* NULL ends */
+    const char *flags[16]; /* NULL ends */
 };
 
 /* budget in MiB; n tokens. */
@@ -149,6 +149,8 @@ static void tiny_moe(void **state)
         {model, prompt, {"--threads", "1", "--kv-type", "f32", "--store-mode", "mmap", NULL}},
         {model, prompt, {"--threads", "2", "--batch", "64", "--kv-strategy", "sliding-window", "--kv-budget", "256", NULL}},
         {model, prompt, {"--threads", "2", "--batch", "64", "--kv-strategy", "important-tokens", "--kv-budget", "256", NULL}},
+        {model, prompt, {"--threads", "2", "--batch", "64", "--kv-strategy", "ada/snapkv", "--kv-budget", "25%", NULL}},
+        {model, prompt, {"--threads", "2", "--batch", "64", "--kv-strategy", "h2o", "--kv-budget", "25%", "--kv-type", "q8_0", NULL}},
     };
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
         check_budgets(&setups[i], "40");
@@ -199,6 +201,28 @@ static void streamed(void **state)
     test_dir_remove(&dir);
 }
 
+/* The strategy's own part is larger than all slack: the last 128 queries of 512 heads, 32 MiB, and the bounds of 32768
+ * pages, 32 MiB. */
+static void strategies(void **state)
+{
+    (void)state;
+    static const test_shape shape = {16, 256, 256, 0, 0, 32, 32, 128, 2048};
+    test_dir dir;
+    char prompt[PATH_MAX], model[PATH_MAX];
+    test_dir_create(&dir);
+    test_dir_file(&dir, "prompt.txt", prompt);
+    test_dir_file(&dir, "model.gguf", model);
+    test_write_model(model, &shape);
+    write_prompt(prompt, 1000);
+    const struct setup setups[] = {
+        {model, prompt, {"--threads", "2", "--ctx", "1024", "--batch", "256", "--kv-strategy", "expected-attention:covariance=0", "--kv-budget", "25%", NULL}},
+        {model, prompt, {"--threads", "2", "--ctx", "1024", "--batch", "256", "--kv-strategy", "quest", "--kv-budget", "25%", "--kv-block-size", "16", NULL}},
+    };
+    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
+        check_budgets(&setups[i], "8");
+    test_dir_remove(&dir);
+}
+
 int main(void)
 {
     if (SANITIZED)
@@ -207,6 +231,7 @@ int main(void)
         cmocka_unit_test(tiny_moe),
         cmocka_unit_test(synthetic),
         cmocka_unit_test(streamed),
+        cmocka_unit_test(strategies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,7 +110,7 @@ int clb_matcher_create(clb_grammar *grammar, const clb_token_tree *tree, clb_mat
         return CLB_NOMEM(err, "a matcher");
     m->g = clb_grammar_hold(grammar);
     m->tree = tree;
-    m->walk.stack = malloc((tree->max_depth + (size_t)1) * 2 * sizeof *m->walk.stack);
+    m->walk.stack = malloc((tree->max_depth + (size_t)1) * sizeof *m->walk.stack);
     m->resolved = malloc((grammar->n_marks + (size_t)1) * sizeof *m->resolved);
     if (!m->walk.stack || !m->resolved)
         CLB_GO(CLB_NOMEM(err, "a matcher"));
@@ -133,7 +133,7 @@ void clb_matcher_destroy(clb_matcher *m)
         free(m->known[i].bits);
     clb_machine_free(&m->machine);
     free(m->walk.stack);
-    free(m->walk.closed);
+    free(m->walk.open);
     free(m->resolved);
     free(m->states);
     clb_grammar_release(m->g);
@@ -148,7 +148,7 @@ static int tidy(clb_matcher *m, clb_error *err)
         return COLIBRI_OK;
     for (size_t i = 0; i < sizeof m->known / sizeof *m->known; i++)
         m->known[i].config = CLB_CONFIG_DEAD;
-    m->walk.n_closed = 0;
+    m->walk.n_open = 0;
     return clb_machine_forget(&m->machine, &m->config, err);
 }
 

@@ -224,14 +224,14 @@ int clb_context_union(clb_machine *m, uint32_t a, uint32_t b, uint32_t *out, clb
 int clb_machine_spend(clb_machine *m, uint64_t work, clb_error *err);
 int clb_machine_fits(const clb_machine *m, clb_error *err);
 
-/* ---- the tree of tokens (tree.c) ---- */
+/* ---- the tree of tokens (tree.c, walk.c) ---- */
 
 /* Nodes in preorder: the children of node i begin at i + 1, its subtree ends before `skip`. */
 typedef struct clb_tree_node {
     uint32_t skip;
     uint32_t token;         /* ids[token .. next node's token) end here; ids[token .. nodes[skip].token) at or below */
     uint16_t depth, groups; /* groups: kinds of characters in what its subtree says, this byte included */
-    uint8_t byte;
+    uint8_t byte, height;   /* height: most characters in its subtree, capped */
 } clb_tree_node;
 
 struct clb_token_tree {
@@ -245,12 +245,13 @@ struct clb_token_tree {
     uint32_t n_eog;
 };
 
-/* Groups of bytes, the same for all grammars: where a config stays itself over whole groups, subtrees of nothing else
- * need no walk. The last two: characters beyond ASCII (the last one of a token may be cut), and bytes that are no
- * UTF-8. */
+/* Groups of bytes, the same for all grammars. The last two: characters beyond ASCII (the last one of a token may be
+ * cut), and bytes that are no UTF-8. */
 #define CLB_GROUP_WIDE   13
 #define CLB_GROUP_BROKEN 14
 unsigned clb_byte_group(uint8_t byte); /* of ASCII */
+/* How many continuation bytes follow a first byte, the first of them in lo..hi; 0: it begins no character. */
+unsigned clb_wide_head(uint8_t byte, uint8_t *lo, uint8_t *hi);
 
 static inline void clb_bit_set(uint64_t *bits, uint32_t i)
 {
@@ -259,14 +260,19 @@ static inline void clb_bit_set(uint64_t *bits, uint32_t i)
 
 /* ---- masks (mask.c) ---- */
 
+/* A config, and what it is open to (walk.c). */
+typedef struct clb_walk_place {
+    uint32_t config, open;
+} clb_walk_place;
+
 /* What a walk over the tree finds. */
 typedef struct clb_walk {
     uint64_t *bits;
     uint32_t *pops; /* inner nodes at which an unknown stack was reached; NULL: there is none */
     uint32_t n_pops, most_pops;
-    uint32_t *stack;  /* [max_depth + 1][2]: config and closed groups of a depth, scratch */
-    uint32_t *closed; /* per config: the groups over which it stays itself, scratch */
-    uint32_t n_closed, cap_closed;
+    clb_walk_place *stack; /* [max_depth + 1] scratch */
+    uint32_t *open;        /* per config, as far as it was asked; to be emptied when the machine forgets */
+    uint32_t n_open, cap_open;
 } clb_walk;
 
 /* Below node, from config on. Stops with n_pops > most_pops where there are too many. */

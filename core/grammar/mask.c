@@ -43,7 +43,7 @@ static void forget_masks(struct clb_mask_cache *c)
     c->masks = NULL;
     c->n_masks = c->cap_masks = 0;
     c->bytes = 0;
-    c->walk.n_closed = 0;
+    c->walk.n_open = 0;
     clb_machine_free(&c->machine);
 }
 
@@ -54,7 +54,7 @@ void clb_mask_cache_free(struct clb_mask_cache *c)
     forget_masks(c);
     free(c->walk.pops);
     free(c->walk.stack);
-    free(c->walk.closed);
+    free(c->walk.open);
     free(c);
 }
 
@@ -74,7 +74,7 @@ static int open_cache(clb_grammar *g, const clb_token_tree *tree, struct clb_mas
         c->made_ns = tree->made_ns;
         c->walk.most_pops = MOST_POPS;
         c->walk.pops = malloc((MOST_POPS + 1) * sizeof *c->walk.pops);
-        c->walk.stack = malloc((tree->max_depth + (size_t)1) * 2 * sizeof *c->walk.stack);
+        c->walk.stack = malloc((tree->max_depth + (size_t)1) * sizeof *c->walk.stack);
         if (!c->walk.pops || !c->walk.stack) {
             clb_mask_cache_free(c);
             return CLB_NOMEM(err, "a grammar's masks");

@@ -61,7 +61,7 @@ OUTSIDE = {
     "ffi.h": {"core/plugin"},
     "pcre2.h": {"core/text"},
     "utf8proc.h": {"core/text", "tools", "tests/unit"},
-    "jansson.h": {"tools", "tools/serve", "tests/unit", "tests/fuzz"},
+    "jansson.h": {"tools", "tools/serve", "tests/unit", "tests/fuzz", "tests/tools"},
     "microhttpd.h": {"tools/serve"},
     "histedit.h": {"tools"},
     "cmocka.h": {"tests/unit"},

@@ -10,7 +10,8 @@
 
 #include "serve/schema_impl.h"
 
-#define MOST_FRACTION 15
+#define MOST_FRACTION 20
+#define SAFE_DIGITS   15 /* decimals of so many digits are different doubles */
 
 /* A magnitude: digits before the point (no leading zeros; "0" itself is "0") and behind it (no trailing zeros). */
 struct decimal {
@@ -353,15 +354,21 @@ static bool is_negative(const json_t *v)
     return json_number_value(v) < 0;
 }
 
-/* Digits behind the point such that neighbours of a bound stay apart from it as doubles. */
+static bool is_excluded(const struct decimal *d)
+{
+    return d->excluded && (strcmp(d->whole, "0") != 0 || *d->fraction);
+}
+
+/* Digits behind the point. Beside an excluded bound so few that the neighbours of the bound stay apart from it as
+ * doubles (0 has neighbours as close as one likes). */
 static int fraction_room(const struct range *r)
 {
-    size_t n = 1;
-    if (strlen(r->least.whole) > n)
-        n = strlen(r->least.whole);
+    size_t n = strlen(r->least.whole);
     if (r->has_most && strlen(r->most.whole) > n)
         n = strlen(r->most.whole);
-    return n >= MOST_FRACTION ? 0 : MOST_FRACTION - (int)n + 1;
+    if (!is_excluded(&r->least) && !(r->has_most && is_excluded(&r->most)))
+        return MOST_FRACTION;
+    return n >= SAFE_DIGITS ? 0 : SAFE_DIGITS - (int)n + 1;
 }
 
 /* Magnitudes from a to b (NULL: any), an alternative group after `sign`. */

@@ -168,11 +168,12 @@ void clb_chat_probe(const clb_chat_format *format, clb_chat_caps *caps)
         caps->typed_content = shows(&p, USER);
     }
     caps->system = shows_role(&p, caps, "system");
-    caps->developer = shows_role(&p, caps, "developer");
+    /* A template that writes any role as it is knows nothing of this one, nor does its model. */
+    const clb_str source = clb_chat_source(format);
+    caps->developer = source.n && memmem(source.p, source.n, "developer", 9) && shows_role(&p, caps, "developer");
     render(&p, caps->typed_content ? typed : m, some_tools(&p), NULL);
     caps->tools = shows(&p, TOOL);
-    if (caps->tools)
-        probe_calls(&p, caps);
+    probe_calls(&p, caps);
     probe_thinking(&p, caps);
     clb_jinja_output_free(&p.out);
     clb_jdata_free(p.d);

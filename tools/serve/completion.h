@@ -28,6 +28,9 @@ typedef struct clb_text_options {
     char **stops;
     size_t n_stops;
     clb_grammar *grammar;
+    clb_lora_use *lora; /* adapters of this request */
+    size_t n_lora;
+    bool lora_given; /* exactly these, also if there are none */
     uint32_t n_protected;
     bool ignore_eog, special, score_prompt, embed;
     bool no_text; /* nothing is generated: max_tokens 0 */
@@ -46,6 +49,8 @@ int clb_text_options_read(clb_text_options *o, const clb_app *app, const json_t 
 /* max_tokens: the first of `names` (ends with NULL) that is given, at least `least`; -1 is no limit. */
 int clb_text_limit_read(clb_text_options *o, const json_t *body, const char *const *names, int64_t least,
                         clb_refusal *r);
+/* "lora": [{"id", "scale"}]. clb_text_options_read does it, too. */
+int clb_text_lora_read(clb_text_options *o, const json_t *body, clb_refusal *r);
 /* One string or several. */
 int clb_text_stops_read(clb_text_options *o, const json_t *body, const char *name, clb_refusal *r);
 extern const clb_field clb_text_fields[];

@@ -32,6 +32,9 @@ static int submit(clb_completion *c, clb_completion_item *item, clb_error *err)
         .score_prompt = o->score_prompt,
         .no_text = o->no_text,
         .embed = o->embed,
+        .lora = o->lora,
+        .n_lora = o->n_lora,
+        .lora_given = o->lora_given,
         .timeout_ns = !c->timeout_ns          ? 0
                       : c->timeout_ns > spent ? c->timeout_ns - spent
                                               : 1,

@@ -14,6 +14,7 @@ struct chat_choice {
     clb_json_buf reasoning;   /* without a stream; the answer is in ch->text */
     clb_json_buf calls;       /* without a stream: elements of tool_calls */
     clb_json_buf arguments;   /* of the call that is being written */
+    bool in_call;
 };
 #define LOGPROBS(ch) (&(ch)->logprobs[0]) /* elements; in a stream those that no chunk has taken along */
 
@@ -125,21 +126,14 @@ static void progress(clb_completion *c, clb_choice *first, const clb_progress_in
 
 /* ---- pieces of the text ---- */
 
-static void put_call(const clb_piece *piece, const clb_buf *arguments, bool index, clb_json_buf *out)
+/* All of a call but its arguments, which follow as a string, and "}}". */
+static void put_call_head(const clb_piece *piece, clb_json_buf *out)
 {
-    clb_jb_raw(out, "{");
-    if (index) {
-        clb_jb_raw(out, "\"index\":");
-        clb_jb_uint(out, piece->index);
-        clb_jb_raw(out, ",");
-    }
     clb_jb_raw(out, "\"id\":");
     clb_jb_text(out, piece->id);
     clb_jb_raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
     clb_jb_text(out, piece->name);
     clb_jb_raw(out, ",\"arguments\":");
-    clb_jb_string(out, arguments && arguments->n ? arguments->data : "", arguments ? arguments->n : 0);
-    clb_jb_raw(out, "}}");
 }
 
 static void stream_piece(struct chat_choice *s, const clb_piece *piece)
@@ -156,9 +150,11 @@ static void stream_piece(struct chat_choice *s, const clb_piece *piece)
         clb_jb_string(out, piece->text, piece->n);
         break;
     case CLB_PIECE_CALL:
-        clb_jb_raw(out, "\"tool_calls\":[");
-        put_call(piece, NULL, true, out);
-        clb_jb_raw(out, "]");
+        clb_jb_raw(out, "\"tool_calls\":[{\"index\":");
+        clb_jb_uint(out, piece->index);
+        clb_jb_raw(out, ",");
+        put_call_head(piece, out);
+        clb_jb_raw(out, "\"\"}}]");
         break;
     case CLB_PIECE_ARGUMENTS:
         clb_jb_raw(out, "\"tool_calls\":[{\"index\":");
@@ -173,6 +169,16 @@ static void stream_piece(struct chat_choice *s, const clb_piece *piece)
     chunk_end(s->c, s->ch, NULL, false, out);
 }
 
+static void close_call(struct chat_choice *s)
+{
+    if (!s->in_call)
+        return;
+    s->in_call = false;
+    clb_jb_string(&s->calls, s->arguments.buf.n ? s->arguments.buf.data : "", s->arguments.buf.n);
+    clb_jb_raw(&s->calls, "}}");
+    s->arguments.buf.n = 0;
+}
+
 static void gather_piece(struct chat_choice *s, const clb_piece *piece)
 {
     switch (piece->kind) {
@@ -183,15 +189,16 @@ static void gather_piece(struct chat_choice *s, const clb_piece *piece)
         clb_jb_bytes(&s->reasoning, piece->text, piece->n);
         break;
     case CLB_PIECE_CALL:
-        s->arguments.buf.n = 0;
+        close_call(s);
+        s->in_call = true;
+        clb_jb_raw(&s->calls, s->calls.buf.n ? ",{" : "{");
+        put_call_head(piece, &s->calls);
         break;
     case CLB_PIECE_ARGUMENTS:
         clb_jb_bytes(&s->arguments, piece->text, piece->n);
         break;
     case CLB_PIECE_CALL_END:
-        if (s->calls.buf.n)
-            clb_jb_raw(&s->calls, ",");
-        put_call(piece, &s->arguments.buf, false, &s->calls);
+        close_call(s);
         break;
     }
 }
@@ -262,6 +269,7 @@ static int choice_end(clb_completion *c, clb_choice *ch, clb_json_buf *out, clb_
     s->out = out;
     if (s->parser)
         CLB_TRY(clb_reply_parser_finish(s->parser, err));
+    close_call(s);
     if (!clb_completion_options(c)->stream)
         return s->reasoning.failed || s->calls.failed || s->arguments.failed ? CLB_NOMEM(err, "the reply") : COLIBRI_OK;
     chunk_begin(c, ch, out);

@@ -104,8 +104,8 @@ static const clb_completion_shape shape = {
     .free_own = free_own,
 };
 
-static int read_body(const clb_app *app, const json_t *body, clb_prompts *prompts, struct embeddings *own,
-                     clb_refusal *r)
+static int read_body(const clb_app *app, const json_t *body, clb_text_options *o, clb_prompts *prompts,
+                     struct embeddings *own, clb_refusal *r)
 {
     static const char *const formats[] = {"float", "base64", NULL};
     const char *model = NULL;
@@ -119,6 +119,7 @@ static int read_body(const clb_app *app, const json_t *body, clb_prompts *prompt
     if (dimensions != n_embd) /* cutting a vector short is right only for models that were trained for it */
         return clb_refuse(r, "unsupported_value", "dimensions",
                           "Unsupported value: 'dimensions' can only be %lld with this model.", (long long)n_embd);
+    CLB_TRY(clb_text_lora_read(o, body, r));
     CLB_TRY(clb_prompts_read(app->engine->vocab, body, "input", NULL, CLB_TOKENIZE_BOS, prompts, r));
     own->base64 = format == 1;
     own->n = prompts->n;
@@ -138,7 +139,7 @@ void clb_serve_embeddings(void *ctx, clb_exchange *x)
     struct embeddings *own = calloc(1, sizeof *own);
     clb_text_options_init(&o, app);
     o.embed = true;
-    const int rc = own ? read_body(app, body, &prompts, own, &r) : clb_refuse_nomem(&r);
+    const int rc = own ? read_body(app, body, &o, &prompts, own, &r) : clb_refuse_nomem(&r);
     json_decref(body);
     if (rc) {
         if (own)

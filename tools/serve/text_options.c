@@ -34,6 +34,7 @@ const clb_field clb_text_fields[] = {
     {"n_predict", CLB_FIELD_USED, NULL},
     {"ignore_eos", CLB_FIELD_USED, NULL},
     {"grammar", CLB_FIELD_USED, NULL},
+    {"lora", CLB_FIELD_USED, NULL},
     {"json_schema", CLB_FIELD_USED, NULL},
     {"response_format", CLB_FIELD_USED, NULL},
     {"return_progress", CLB_FIELD_USED, NULL},
@@ -104,6 +105,7 @@ void clb_text_options_free(clb_text_options *o)
         free(o->stops[i]);
     free(o->stops);
     free(o->bias);
+    free(o->lora);
     clb_grammar_release(o->grammar);
     *o = (clb_text_options){.n_choices = 1, .n_logprobs = -1};
 }
@@ -188,6 +190,42 @@ static int read_bias(clb_text_options *o, const json_t *body, uint32_t n_vocab, 
     return COLIBRI_OK;
 }
 
+int clb_text_lora_read(clb_text_options *o, const json_t *body, clb_refusal *r)
+{
+    static const clb_field lora_fields[] = {
+        {"id", CLB_FIELD_USED, NULL}, {"scale", CLB_FIELD_USED, NULL}, {NULL, CLB_FIELD_USED, NULL}};
+    json_t *list, *item;
+    size_t i;
+    CLB_TRY(clb_field_array(body, "lora", &list, r));
+    if (!list)
+        return COLIBRI_OK;
+    o->lora_given = true;
+    if (json_array_size(list) > CLB_LORA_MOST)
+        return clb_refuse(r, "array_above_max_length", "lora", "Invalid 'lora': more than %d adapters.",
+                          (int)CLB_LORA_MOST);
+    o->lora = calloc(json_array_size(list) + 1, sizeof *o->lora);
+    if (!o->lora)
+        return clb_refuse_nomem(r);
+    json_array_foreach(list, i, item)
+    {
+        char where[32], name[48];
+        int64_t id = -1;
+        double scale = 1;
+        snprintf(where, sizeof where, "lora[%zu]", i);
+        if (!json_is_object(item))
+            return clb_refuse_type(r, where, "an object", item);
+        CLB_TRY(clb_fields_check(item, where, (const clb_field *const[]){lora_fields}, 1, r));
+        snprintf(name, sizeof name, "%s.id", where);
+        CLB_TRY(clb_field_integer(item, name, 0, UINT32_MAX, &id, r));
+        if (id < 0)
+            return clb_refuse(r, "missing_required_parameter", name, "Missing required parameter: '%s'.", name);
+        snprintf(name, sizeof name, "%s.scale", where);
+        CLB_TRY(clb_field_number(item, name, -100, 100, &scale, r));
+        o->lora[o->n_lora++] = (clb_lora_use){(uint32_t)id, (float)scale};
+    }
+    return COLIBRI_OK;
+}
+
 static int read_penalties(clb_text_options *o, const json_t *body, uint32_t ctx, clb_refusal *r)
 {
     clb_sampler_params *s = &o->sampling;
@@ -246,6 +284,7 @@ int clb_text_options_read(clb_text_options *o, const clb_app *app, const json_t 
                           (long long)n, app->parallel);
     o->n_choices = (uint32_t)n;
     CLB_TRY(clb_field_bool(body, "ignore_eos", &o->ignore_eog, r));
+    CLB_TRY(clb_text_lora_read(o, body, r));
     CLB_TRY(read_stream(o, body, r));
     return read_bias(o, body, clb_vocab_size(app->engine->vocab), r);
 }

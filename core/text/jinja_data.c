@@ -100,6 +100,20 @@ clb_jvalue *clb_jdata_clean(clb_jdata *d, const char *s)
     return make(d, string(d, (clb_str){s, strlen(s)}, J_CLEAN));
 }
 
+clb_jvalue *clb_jdata_mixed(clb_jdata *d, clb_str s, const uint8_t *taint)
+{
+    clb_jvalue v = string(d, s, J_MIXED);
+    void *marks = NULL;
+    if (!d->status)
+        note(d, clb_jalloc(&d->run.arena, s.n, &marks, d->run.err));
+    if (d->status)
+        return NULL;
+    if (s.n)
+        memcpy(marks, taint, s.n);
+    v.as.s.marks = marks;
+    return make(d, v);
+}
+
 clb_jvalue *clb_jdata_list(clb_jdata *d)
 {
     clb_jvalue list = {.type = J_NONE};

@@ -29,6 +29,7 @@ clb_jvalue *clb_jdata_int(clb_jdata *d, int64_t value);
 clb_jvalue *clb_jdata_float(clb_jdata *d, double value);
 clb_jvalue *clb_jdata_str(clb_jdata *d, clb_str s);       /* copied, tainted */
 clb_jvalue *clb_jdata_clean(clb_jdata *d, const char *s); /* copied, trusted */
+clb_jvalue *clb_jdata_mixed(clb_jdata *d, clb_str s, const uint8_t *taint); /* taint[s.n]: 1 where it is tainted */
 clb_jvalue *clb_jdata_list(clb_jdata *d);
 clb_jvalue *clb_jdata_dict(clb_jdata *d);
 

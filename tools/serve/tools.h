@@ -19,8 +19,6 @@ typedef struct clb_tool_format clb_tool_format; /* a row of the table in tool_fo
 const clb_tool_format *clb_tool_format_of(const clb_chat_format *chat);
 const clb_tool_format *clb_tool_format_by_name(const char *name); /* NULL: unknown */
 const char *clb_tool_format_name(const clb_tool_format *f);       /* "hermes", "mistral", ... */
-/* Its marks are control tokens: generate with clb_request_options.special. */
-bool clb_tool_format_special(const clb_tool_format *f);
 
 enum clb_tool_choice { CLB_TOOLS_AUTO, CLB_TOOLS_NONE, CLB_TOOLS_REQUIRED, CLB_TOOLS_NAMED };
 

@@ -1,0 +1,353 @@
+/* A grammar that makes the model call. What every call begins with is written into the prompt, where the marks are tokens; the
+ * grammar is for the rest. */
+#include "serve/tool_grammar.h"
+
+#include <string.h>
+
+#include "serve/schema.h"
+#include "serve/tool_impl.h"
+
+#define CALLS_MORE 15 /* further calls of one reply */
+
+typedef struct maker {
+    const clb_tool_format *f;
+    clb_gbnf *g;
+    clb_buf body; /* GBNF of the rule at hand */
+    clb_error *err;
+} maker;
+
+static int literal(maker *m, const char *text)
+{
+    if (!text || !*text)
+        return COLIBRI_OK;
+    CLB_TRY(clb_buf_append(&m->body, " ", 1, m->err));
+    return clb_gbnf_literal(&m->body, text, strlen(text), m->err);
+}
+
+static int reference(maker *m, const char *rule)
+{
+    return clb_buf_printf(&m->body, m->err, " %s", rule);
+}
+
+/* Makes the body so far a rule of its own and begins a new one. */
+static int close_rule(maker *m, char rule[CLB_GBNF_NAME])
+{
+    const int rc = clb_gbnf_rule(m->g, m->body.n ? m->body.data : "\"\"", rule, m->err);
+    m->body.n = 0;
+    return rc;
+}
+
+/* Arguments as a JSON object. A schema that grammars do not know is an error for strict functions only. */
+static int arguments_rule(maker *m, const json_t *function, char rule[CLB_GBNF_NAME])
+{
+    const json_t *schema = json_object_get(function, "parameters");
+    if (!json_is_object(schema) || json_object_size(schema) == 0)
+        return clb_gbnf_object(m->g, rule, m->err);
+    const int rc = clb_gbnf_schema(m->g, schema, rule, m->err);
+    if (rc == COLIBRI_OK || rc == COLIBRI_E_NOMEM || json_is_true(json_object_get(function, "strict")))
+        return rc;
+    return clb_gbnf_object(m->g, rule, m->err);
+}
+
+/* ---- what stands around the arguments ---- */
+
+static bool is(const clb_tool_format *f, const char *name)
+{
+    return strcmp(f->name, name) == 0;
+}
+
+/* From the begin of one call up to its arguments. `first`: of the reply (Kimi counts). */
+static int write_head(const clb_tool_format *f, const char *name, clb_buf *out, clb_error *err)
+{
+    switch (f->shape) {
+    case CLB_SHAPE_JSON:
+        return f->key_is_name
+                   ? clb_buf_printf(out, err, "{\"%s\": ", name)
+                   : clb_buf_printf(out, err, "{\"%s\": \"%s\", \"%s\": ", f->name_key, name, f->arguments_key);
+    case CLB_SHAPE_NAMED:
+        if (is(f, "deepseek-v3"))
+            return clb_buf_printf(out, err, "function%s%s\n```json\n", f->sep, name);
+        if (is(f, "kimi-k2"))
+            return clb_buf_printf(out, err, "functions.%s:0%s", name, f->sep);
+        return clb_buf_printf(out, err, "%s%s", name, f->sep);
+    case CLB_SHAPE_HARMONY:
+        return clb_buf_printf(out, err, "%s <|constrain|>json<|message|>", name);
+    case CLB_SHAPE_XML:
+        if (f->call_open[0] == '\0')
+            return clb_buf_printf(out, err, "%s%s", name, is(f, "glm") ? "\n" : "");
+        return clb_buf_printf(out, err, "%s%s%s>", f->call_open, name,
+                              f->call_open[strlen(f->call_open) - 1] == '"' ? "\"" : "");
+    case CLB_SHAPE_BRACES:
+        return clb_buf_printf(out, err, "%s%s", f->call_open, name);
+    default:
+        return clb_buf_printf(out, err, "%s(", name);
+    }
+}
+
+static const char *tail_of(const clb_tool_format *f)
+{
+    switch (f->shape) {
+    case CLB_SHAPE_JSON:
+        return "}";
+    case CLB_SHAPE_PYTHON:
+        return ")";
+    default:
+        return is(f, "deepseek-v3") ? "\n```" : is(f, "hunyuan") ? "\n```\n" : "";
+    }
+}
+
+static bool each_marked(const clb_tool_format *f)
+{
+    return (f->shape == CLB_SHAPE_JSON && !f->list) || is(f, "glm") || is(f, "qwen3-coder") || is(f, "seed-oss") ||
+           f->shape == CLB_SHAPE_BRACES || is(f, "mistral") || is(f, "functionary-v3.1");
+}
+
+/* Opens the calls. */
+static int write_open(const clb_tool_format *f, clb_buf *out, clb_error *err)
+{
+    if (f->shape == CLB_SHAPE_HARMONY)
+        return clb_buf_printf(out, err, "<|channel|>commentary to=functions.");
+    if (!f->bare)
+        CLB_TRY(clb_buf_printf(out, err, "%s", f->open[0]));
+    if ((f->shape == CLB_SHAPE_JSON && f->list) || f->shape == CLB_SHAPE_PYTHON)
+        return clb_buf_append(out, "[", 1, err);
+    const bool lines = (f->shape == CLB_SHAPE_JSON && f->close[0]) || f->lines || is(f, "deepseek-v3.2") || is(f, "deepseek-v4") ||
+                       is(f, "minimax");
+    if (lines && !f->bare)
+        CLB_TRY(clb_buf_append(out, "\n", 1, err));
+    return f->shape == CLB_SHAPE_NAMED ? clb_buf_printf(out, err, "%s", f->call_open) : COLIBRI_OK;
+}
+
+static int write_close(const clb_tool_format *f, clb_buf *out, clb_error *err)
+{
+    if ((f->shape == CLB_SHAPE_JSON && f->list) || f->shape == CLB_SHAPE_PYTHON)
+        CLB_TRY(clb_buf_append(out, "]", 1, err));
+    else if ((f->shape == CLB_SHAPE_JSON || f->shape == CLB_SHAPE_XML) && f->close[0] && !f->bare)
+        CLB_TRY(clb_buf_append(out, "\n", 1, err));
+    return f->close[0] && !f->bare ? clb_buf_printf(out, err, "%s", f->close[0]) : COLIBRI_OK;
+}
+
+/* ---- parameters one by one ---- */
+
+static bool string_schema(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type");
+    return json_is_string(type) && strcmp(json_string_value(type), "string") == 0;
+}
+
+/* Any text in which the closing mark (which begins with '<') cannot begin; an enum's words as they are. */
+static int string_rule(maker *m, const json_t *schema, char rule[CLB_GBNF_NAME])
+{
+    const json_t *words = json_object_get(schema, "enum"), *w;
+    clb_buf body = {0};
+    size_t i;
+    int rc = COLIBRI_OK;
+    if (!json_array_size(words))
+        return clb_gbnf_rule(m->g, "([^<] | \"<\" [^/<])*", rule, m->err);
+    json_array_foreach(words, i, w)
+    {
+        if (!json_is_string(w))
+            continue;
+        if (body.n)
+            CLB_GO(clb_buf_append(&body, " | ", 3, m->err));
+        CLB_GO(clb_gbnf_literal(&body, json_string_value(w), json_string_length(w), m->err));
+    }
+    rc = clb_gbnf_rule(m->g, body.n ? body.data : "\"\"", rule, m->err);
+done:
+    clb_buf_free(&body);
+    return rc;
+}
+
+static int value_rule(maker *m, const json_t *function, const json_t *schema, char rule[CLB_GBNF_NAME])
+{
+    if (m->f->shape == CLB_SHAPE_XML && string_schema(schema))
+        return string_rule(m, schema, rule);
+    const int rc = clb_gbnf_schema(m->g, schema, rule, m->err);
+    if (rc == COLIBRI_OK || rc == COLIBRI_E_NOMEM || json_is_true(json_object_get(function, "strict")))
+        return rc;
+    return clb_gbnf_schema(m->g, NULL, rule, m->err);
+}
+
+static bool is_required(const json_t *function, const char *name)
+{
+    const json_t *r;
+    size_t i;
+    json_array_foreach(json_object_get(json_object_get(function, "parameters"), "required"), i,
+                       r) if (json_is_string(r) && strcmp(json_string_value(r), name) == 0) return true;
+    return false;
+}
+
+/* "<parameter=a>\n" value "\n</parameter>\n" */
+static int xml_parameter(maker *m, const char *name, const char *value, bool text)
+{
+    const clb_tool_format *f = m->f;
+    clb_buf head = {0};
+    int rc = COLIBRI_OK;
+    if (f->key_end)
+        CLB_GO(clb_buf_printf(&head, m->err, "%s%s%s\n<arg_value>", f->param_open, name, f->key_end));
+    else if (strstr(f->param_open, "DSML"))
+        CLB_GO(clb_buf_printf(&head, m->err, "%s%s\" string=\"%s\">", f->param_open, name, text ? "true" : "false"));
+    else
+        CLB_GO(clb_buf_printf(&head, m->err, "%s%s%s>%s", f->param_open, name,
+                              f->param_open[strlen(f->param_open) - 1] == '"' ? "\"" : "", f->lines ? "\n" : ""));
+    CLB_GO(literal(m, head.data));
+    CLB_GO(reference(m, value));
+    head.n = 0;
+    CLB_GO(clb_buf_printf(&head, m->err, "%s%s\n", f->lines ? "\n" : "", f->value_end));
+    CLB_GO(literal(m, head.data));
+done:
+    clb_buf_free(&head);
+    return rc;
+}
+
+/* Parameters in the schema's order; those that are not required may be left out. */
+static int parameters_rule(maker *m, const json_t *function, char rule[CLB_GBNF_NAME])
+{
+    const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
+    const bool xml = m->f->shape == CLB_SHAPE_XML;
+    clb_buf all = {0};
+    const char *name;
+    json_t *schema;
+    bool certain = false; /* a parameter is there for sure: the next one begins with a comma */
+    int rc = COLIBRI_OK;
+    json_object_foreach((json_t *)properties, name, schema)
+    {
+        char value[CLB_GBNF_NAME], parameter[CLB_GBNF_NAME];
+        const bool required = is_required(function, name);
+        if (!xml && !required) /* Python: only what must be said, so that commas are simple */
+            continue;
+        CLB_GO(value_rule(m, function, schema, value));
+        m->body.n = 0;
+        if (xml) {
+            CLB_GO(xml_parameter(m, name, value, string_schema(schema)));
+        } else {
+            clb_buf key = {0};
+            rc = clb_buf_printf(&key, m->err, "%s%s=", certain ? ", " : "", name);
+            if (!rc)
+                rc = literal(m, key.data);
+            clb_buf_free(&key);
+            CLB_GO(rc);
+            CLB_GO(reference(m, value));
+            certain = true;
+        }
+        CLB_GO(close_rule(m, parameter));
+        CLB_GO(clb_buf_printf(&all, m->err, " %s%s", parameter, required ? "" : "?"));
+    }
+    m->body.n = 0;
+    if (xml) {
+        CLB_GO(clb_buf_append(&all, " ", 1, m->err));
+        CLB_GO(clb_gbnf_literal(&all, m->f->call_close, strlen(m->f->call_close), m->err));
+    }
+    rc = clb_gbnf_rule(m->g, all.n ? all.data : "\"\"", rule, m->err);
+done:
+    clb_buf_free(&all);
+    return rc;
+}
+
+/* ---- the whole ---- */
+
+/* One call of a function, with or without what stands before the arguments. */
+static int call_rule(maker *m, const json_t *function, bool head, char rule[CLB_GBNF_NAME])
+{
+    const clb_tool_format *f = m->f;
+    char arguments[CLB_GBNF_NAME];
+    clb_buf text = {0};
+    int rc = COLIBRI_OK;
+    const bool one_by_one = f->shape == CLB_SHAPE_XML || f->shape == CLB_SHAPE_PYTHON;
+    CLB_GO(one_by_one ? parameters_rule(m, function, arguments) : arguments_rule(m, function, arguments));
+    m->body.n = 0;
+    if (head) {
+        CLB_GO(write_head(f, json_string_value(json_object_get(function, "name")), &text, m->err));
+        if (one_by_one && f->call_open && f->call_open[0])
+            CLB_GO(clb_buf_printf(&text, m->err, "\n"));
+        CLB_GO(literal(m, text.data));
+    }
+    CLB_GO(reference(m, arguments));
+    CLB_GO(literal(m, tail_of(f)));
+    if (f->shape == CLB_SHAPE_NAMED)
+        CLB_GO(literal(m, f->call_close));
+    rc = close_rule(m, rule);
+done:
+    clb_buf_free(&text);
+    return rc;
+}
+
+/* What may follow a call: another one. */
+static int more_rule(maker *m, const char *calls, char rule[CLB_GBNF_NAME])
+{
+    const clb_tool_format *f = m->f;
+    clb_buf between = {0};
+    int rc = COLIBRI_OK;
+    m->body.n = 0;
+    if ((f->shape == CLB_SHAPE_JSON && f->list) || f->shape == CLB_SHAPE_PYTHON) {
+        CLB_GO(literal(m, ", "));
+    } else if (f->bare) {
+        CLB_GO(literal(m, "\n"));
+    } else if (each_marked(f)) {
+        CLB_GO(write_close(f, &between, m->err));
+        CLB_GO(clb_buf_append(&between, is(f, "mistral") || f->shape == CLB_SHAPE_BRACES ? "" : "\n",
+                              is(f, "mistral") || f->shape == CLB_SHAPE_BRACES ? 0 : 1, m->err));
+        CLB_GO(write_open(f, &between, m->err));
+        CLB_GO(literal(m, between.data));
+    } else {
+        CLB_GO(literal(m, f->shape == CLB_SHAPE_NAMED ? f->call_open : "\n"));
+    }
+    CLB_GO(reference(m, calls));
+    rc = close_rule(m, rule);
+done:
+    clb_buf_free(&between);
+    return rc;
+}
+
+int clb_tool_grammar(const clb_tool_format *f, const json_t *tools, const char *only, bool one_call, clb_buf *prefill, clb_buf *gbnf,
+                     clb_error *err)
+{
+    maker m = {.f = f, .err = err};
+    const json_t *tool, *single = NULL;
+    clb_buf calls = {0}, end = {0};
+    char rule[CLB_GBNF_NAME], more[CLB_GBNF_NAME];
+    size_t i, n = 0;
+    int rc = COLIBRI_OK;
+    json_array_foreach(tools, i, tool)
+    {
+        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (only && strcmp(only, name) != 0)
+            continue;
+        single = json_object_get(tool, "function");
+        n++;
+    }
+    if (n == 0)
+        return clb_fail(err, COLIBRI_E_USAGE, "no function \"%s\" among the tools", only ? only : "");
+    CLB_GO(clb_gbnf_create(&m.g, err));
+    CLB_GO(write_open(f, prefill, err));
+    const bool once = one_call || only || f->shape == CLB_SHAPE_HARMONY || is(f, "functionary-v3.2");
+    if (n == 1 && once) { /* the name is known: only the arguments are left */
+        CLB_GO(write_head(f, json_string_value(json_object_get(single, "name")), prefill, err));
+        if ((f->shape == CLB_SHAPE_XML || f->shape == CLB_SHAPE_PYTHON) && f->call_open && f->call_open[0])
+            CLB_GO(clb_buf_printf(prefill, err, "\n"));
+        CLB_GO(call_rule(&m, single, false, rule));
+    } else {
+        json_array_foreach(tools, i, tool)
+        {
+            CLB_GO(call_rule(&m, json_object_get(tool, "function"), true, rule));
+            CLB_GO(clb_buf_printf(&calls, err, "%s%s", calls.n ? " | " : "", rule));
+        }
+        CLB_GO(clb_gbnf_rule(m.g, calls.data, rule, err));
+    }
+    m.body.n = 0;
+    if (!once) {
+        CLB_GO(more_rule(&m, rule, more));
+        CLB_GO(clb_buf_printf(&m.body, err, "%s %s{0,%d}", rule, more, CALLS_MORE));
+    } else {
+        CLB_GO(reference(&m, rule));
+    }
+    CLB_GO(write_close(f, &end, err));
+    CLB_GO(literal(&m, end.n ? end.data : ""));
+    rc = clb_gbnf_finish(m.g, m.body.data, gbnf, err);
+done:
+    clb_gbnf_destroy(m.g);
+    clb_buf_free(&m.body);
+    clb_buf_free(&calls);
+    clb_buf_free(&end);
+    return rc;
+}

@@ -1,0 +1,125 @@
+/* Inside of the reply parser: the table of formats, and what the readers of the different shapes share.
+ *
+ * Text that has come in but is not understood yet is in p->buf from p->at on. A reader looks at it and takes what it understands;
+ * what may be the beginning of something stays until more text has come, or until there is none (`final`). */
+#ifndef CLB_SERVE_TOOL_IMPL_H
+#define CLB_SERVE_TOOL_IMPL_H
+
+#include "serve/tools.h"
+
+/* How a call is written. */
+enum clb_tool_shape {
+    CLB_SHAPE_JSON,   /* {"name": "f", "arguments": {...}}, or a list of them */
+    CLB_SHAPE_NAMED,  /* f <sep> {...} */
+    CLB_SHAPE_XML,    /* <function=f><parameter=a>1</parameter></function> */
+    CLB_SHAPE_PYTHON, /* [f(a=1, b="x")] */
+    CLB_SHAPE_BRACES, /* call:f{a:1,b:<|"|>x<|"|>} */
+    CLB_SHAPE_HARMONY /* channels */
+};
+
+#define CLB_MARKS 3 /* at most, and fewer end with NULL */
+
+struct clb_tool_format {
+    const char *name;
+    const char *signs[CLB_MARKS]; /* all of them are in the templates of the family */
+    enum clb_tool_shape shape;
+    const char *open[CLB_MARKS];  /* begins calls; the first one is what the model was trained on */
+    const char *close[CLB_MARKS]; /* ends them */
+    const char *call_open;        /* begins each call within; may be "" */
+    const char *call_close;
+    const char *sep;              /* NAMED: between name and arguments */
+    const char *param_open, *key_end, *value_end; /* XML */
+    const char *name_key, *arguments_key;         /* JSON: as the model writes them */
+    const char *drop[2 * CLB_MARKS];              /* marks that are no text: left out of the answer */
+    bool list;        /* JSON: always a list */
+    bool key_is_name; /* JSON: {"f": {...}} */
+    bool bare;        /* a call may have no mark at all, at the beginning of the text */
+    bool lines;       /* XML: values are on lines of their own */
+    bool short_ids;   /* nine letters and digits */
+};
+
+extern const clb_tool_format clb_tool_formats[]; /* ends with name NULL; the generic one is the last before */
+
+/* ---- the parser ---- */
+
+enum clb_read { CLB_READ_MORE, CLB_READ_ON, CLB_READ_BAD }; /* nothing to do without more text; something was taken; not a call */
+
+enum clb_parser_mode { CLB_MODE_TEXT, CLB_MODE_THOUGHT, CLB_MODE_CALL };
+
+/* Finds where a JSON value ends; goes on where it stopped. Returns how many of the bytes belong to the value. */
+typedef struct clb_value_scan {
+    unsigned depth;
+    bool in_string, escaped, done;
+} clb_value_scan;
+size_t clb_value_scan_on(clb_value_scan *v, const char *text, size_t n);
+
+struct clb_reply_parser {
+    clb_reply_parser_options o;
+    clb_buf buf;
+    size_t at;
+    bool final;
+    enum clb_parser_mode mode;
+    const clb_tool_format *f; /* of the call at hand: a model may write another one than its own */
+    bool begun;               /* something of the answer was given out */
+    bool start;               /* the text may still begin with thoughts or a call without a mark */
+    bool after_thought;       /* blanks are not given out before the next text */
+    size_t blanks;            /* white space at `at` that is given out when text follows */
+    const char *thought_close;
+    /* calls */
+    size_t mark;      /* where the mark of the calls is */
+    unsigned phase;   /* of the reader; 0 at first */
+    bool in_list, in_call, any_in_section;
+    bool unmarked;    /* the call began without a mark */
+    clb_value_scan scan;
+    unsigned nest;    /* JSON: objects around the arguments */
+    bool first_param;
+    char tool[80], key[128];
+    int value_kind;   /* JSON: given out as a whole; XML: what the parameter's text is */
+    bool value_begun;
+    char channel[24]; /* harmony */
+    uint32_t n_calls;
+    int status;
+};
+
+/* Give out. */
+int clb_put_content(clb_reply_parser *p, const char *text, size_t n, clb_error *err);
+int clb_put_thought(clb_reply_parser *p, const char *text, size_t n, clb_error *err);
+int clb_put_call(clb_reply_parser *p, clb_str name, clb_str id, clb_error *err); /* id may be empty: a new one */
+int clb_put_arguments(clb_reply_parser *p, const char *text, size_t n, clb_error *err);
+int clb_put_call_end(clb_reply_parser *p, clb_error *err);
+
+/* What is left. */
+clb_str clb_rest(const clb_reply_parser *p);
+void clb_skip_space(clb_reply_parser *p);
+/* Whether the rest begins with the mark: 1; may once there is more: 0; does not: -1. Empty marks: 1. */
+int clb_begins(clb_str rest, const char *mark);
+/* Offset of the first mark in s, or of what may be the beginning of one at its end; s.n if there is none. *which: its index, or -1
+ * for a beginning. */
+size_t clb_find_mark(clb_str s, const char *const *marks, size_t n, bool final, int *which);
+/* Takes a closing mark of the format if there is one: 1; 0: more text is needed; -1: there is none. */
+int clb_take_close(clb_reply_parser *p);
+/* The schema of a tool's parameter, NULL if there is none. */
+const json_t *clb_parameter_schema(const clb_reply_parser *p, const char *tool, const char *parameter);
+bool clb_tool_known(const clb_reply_parser *p, clb_str name);
+
+/* The mark of an open thought that the text ends with, blanks aside, or NULL; what closes it; whether a token is such a mark. */
+const char *clb_thought_open(const char *text, size_t n);
+const char *clb_thought_close(const char *open);
+bool clb_thought_mark(clb_str token);
+
+/* Readers: one step each. BAD before a call has begun makes the mark text. */
+int clb_read_json(clb_reply_parser *p, enum clb_read *out, clb_error *err);
+int clb_read_named(clb_reply_parser *p, enum clb_read *out, clb_error *err);
+int clb_read_xml(clb_reply_parser *p, enum clb_read *out, clb_error *err);
+int clb_read_python(clb_reply_parser *p, enum clb_read *out, clb_error *err);
+int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err);
+
+/* A value written as Python or in Gemma's braces, as JSON text appended to out; *used: its bytes. MORE: it may go on (what there is
+ * was appended). */
+enum clb_read clb_literal_to_json(clb_str s, bool braces, bool final, size_t *used, clb_buf *out, clb_error *err);
+/* The same way round, for earlier calls in a prompt. */
+int clb_json_to_python(const json_t *v, clb_buf *out, clb_error *err);
+/* Text as a JSON string without the quotes. */
+int clb_json_escape(clb_buf *out, const char *text, size_t n, clb_error *err);
+
+#endif

@@ -1,0 +1,485 @@
+/* Calls as JSON objects, and names in front of JSON arguments. */
+#include <string.h>
+
+#include "serve/tool_impl.h"
+
+#define HEADER_MOST 2048 /* bytes before the arguments */
+
+enum { J_BEGIN, J_OBJECT, J_ARGUMENTS, J_REST, J_AFTER };
+
+/* What an object says before its arguments. */
+typedef struct header {
+    clb_str name, id;
+    size_t value, value_end; /* of the arguments, from the object's begin; end 0: not complete */
+    size_t end;              /* behind the object; 0: not complete */
+    unsigned nest;           /* objects around the arguments */
+} header;
+
+static size_t space(const char *s, size_t n, size_t i)
+{
+    while (i < n && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r'))
+        i++;
+    return i;
+}
+
+/* End of the complete value at i, 0 if it is not complete. A plain value counts as complete if something follows. */
+static size_t value_end(const char *s, size_t n, size_t i)
+{
+    clb_value_scan scan = {0};
+    const size_t used = clb_value_scan_on(&scan, s + i, n - i);
+    return scan.done ? i + used : 0;
+}
+
+static bool is(clb_str s, const char *word)
+{
+    return word && s.n == strlen(word) && memcmp(s.p, word, s.n) == 0;
+}
+
+/* Reads keys until the arguments begin and the name is known, or the object ends. BAD: this is no call. */
+static enum clb_read read_header(const clb_reply_parser *p, const char *s, size_t n, header *h)
+{
+    const clb_tool_format *f = p->f;
+    size_t i = 1;
+    *h = (header){.nest = 1};
+    for (;;) {
+        i = space(s, n, i);
+        while (i < n && s[i] == ',')
+            i = space(s, n, i + 1);
+        if (i < n && s[i] == '}') {
+            i++;
+            if (--h->nest > 0)
+                continue;
+            h->end = i;
+            return h->name.n ? CLB_READ_ON : CLB_READ_BAD;
+        }
+        if (i >= n)
+            return CLB_READ_MORE;
+        if (s[i] != '"')
+            return CLB_READ_BAD;
+        const size_t end = value_end(s, n, i);
+        if (!end)
+            return CLB_READ_MORE;
+        const clb_str key = {s + i + 1, end - i - 2};
+        i = space(s, n, end);
+        if (i >= n)
+            return CLB_READ_MORE;
+        if (s[i] != ':')
+            return CLB_READ_BAD;
+        i = space(s, n, i + 1);
+        if (i >= n)
+            return CLB_READ_MORE;
+        const size_t close = value_end(s, n, i);
+        if (f->key_is_name && h->nest == 1) {
+            h->name = key;
+            h->value = i;
+            h->value_end = close;
+            return CLB_READ_ON;
+        }
+        if (is(key, "function") && s[i] == '{') { /* as OpenAI's API writes it */
+            h->nest++;
+            i++;
+            continue;
+        }
+        if (is(key, f->arguments_key) || is(key, "arguments") || is(key, "parameters")) {
+            h->value = i;
+            h->value_end = close;
+            if (h->name.n)
+                return CLB_READ_ON;
+        }
+        if (!close)
+            return CLB_READ_MORE;
+        if (s[i] == '"' && (is(key, f->name_key) || is(key, "name") || is(key, "function")))
+            h->name = (clb_str){s + i + 1, close - i - 2};
+        else if (s[i] == '"' && is(key, "id") && f->short_ids)
+            h->id = (clb_str){s + i + 1, close - i - 2};
+        if (h->name.n && h->value)
+            return CLB_READ_ON;
+        i = close;
+    }
+}
+
+/* Arguments that are complete: a string of JSON is unpacked, null is none. */
+static int put_whole(clb_reply_parser *p, const char *s, size_t n, clb_error *err)
+{
+    if (n && s[0] == '"') {
+        json_t *text = json_loadb(s, n, JSON_DECODE_ANY, NULL);
+        const int rc = text ? clb_put_arguments(p, json_string_value(text), json_string_length(text), err)
+                            : clb_put_arguments(p, s, n, err);
+        json_decref(text);
+        return rc;
+    }
+    if (n == 0 || (n == 4 && memcmp(s, "null", 4) == 0))
+        return clb_put_arguments(p, "{}", 2, err);
+    return clb_put_arguments(p, s, n, err);
+}
+
+/* More of the value at p->at. Strings and plain values are given out once they are complete. */
+static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    const clb_str rest = clb_rest(p);
+    *out = CLB_READ_MORE;
+    if (p->value_kind) {
+        clb_value_scan scan = {0};
+        const size_t n = clb_value_scan_on(&scan, rest.p, rest.n);
+        if (!scan.done && !p->final)
+            return COLIBRI_OK;
+        CLB_TRY(put_whole(p, rest.p, n, err));
+        p->at += n;
+        *out = CLB_READ_ON;
+        return COLIBRI_OK;
+    }
+    const size_t n = clb_value_scan_on(&p->scan, rest.p, rest.n);
+    CLB_TRY(clb_put_arguments(p, rest.p, n, err));
+    p->at += n;
+    *out = p->scan.done ? CLB_READ_ON : CLB_READ_MORE;
+    return COLIBRI_OK;
+}
+
+static void begin_value(clb_reply_parser *p)
+{
+    const char c = p->at < p->buf.n ? p->buf.data[p->at] : '{';
+    p->scan = (clb_value_scan){0};
+    p->value_kind = c != '{' && c != '[';
+}
+
+static int read_object(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    header h;
+    const clb_str rest = clb_rest(p);
+    *out = read_header(p, rest.p, rest.n, &h);
+    const bool unknown = h.name.n && p->unmarked && !p->any_in_section && !clb_tool_known(p, h.name);
+    if (*out == CLB_READ_MORE && (p->final || rest.n > HEADER_MOST) && !h.value)
+        *out = CLB_READ_BAD;
+    if (*out == CLB_READ_MORE && p->final && h.name.n == 0)
+        *out = CLB_READ_BAD;
+    if (unknown || (*out == CLB_READ_BAD && !(p->final && h.name.n && !unknown))) {
+        *out = CLB_READ_BAD;
+        return COLIBRI_OK;
+    }
+    if (*out == CLB_READ_MORE)
+        return COLIBRI_OK;
+    *out = CLB_READ_ON;
+    CLB_TRY(clb_put_call(p, h.name, h.id, err));
+    if (!h.value) { /* no arguments; or the text ends before them */
+        if (h.end)
+            CLB_TRY(clb_put_arguments(p, "{}", 2, err));
+        CLB_TRY(clb_put_call_end(p, err));
+        p->at = h.end ? p->at + h.end : p->buf.n;
+        p->phase = J_AFTER;
+        return COLIBRI_OK;
+    }
+    p->nest = h.nest;
+    if (h.name.p > rest.p + h.value) { /* arguments first: they are complete, and so is the name */
+        CLB_TRY(put_whole(p, rest.p + h.value, h.value_end - h.value, err));
+        p->at += (size_t)(h.name.p - rest.p) + h.name.n + 1;
+        p->phase = J_REST;
+        return COLIBRI_OK;
+    }
+    p->at += h.value;
+    p->phase = J_ARGUMENTS;
+    begin_value(p);
+    return COLIBRI_OK;
+}
+
+/* Behind the arguments, up to the object's end. */
+static int read_object_rest(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    const clb_str rest = clb_rest(p);
+    size_t i = 0;
+    *out = CLB_READ_MORE;
+    while (i < rest.n) {
+        const char c = rest.p[i];
+        if (c == '}' && --p->nest == 0) {
+            p->at += i + 1;
+            p->phase = J_AFTER;
+            *out = CLB_READ_ON;
+            return clb_put_call_end(p, err);
+        }
+        if (c == '"' || c == '{' || c == '[') { /* a further key or value */
+            const size_t end = value_end(rest.p, rest.n, i);
+            if (!end)
+                break;
+            i = end;
+            continue;
+        }
+        if (c == '<' || c == ']') { /* the object is not closed, but the calls are */
+            p->at += i;
+            p->phase = J_AFTER;
+            *out = CLB_READ_ON;
+            return clb_put_call_end(p, err);
+        }
+        i++;
+    }
+    p->at += i;
+    if (p->final) {
+        p->at = p->buf.n;
+        p->phase = J_AFTER;
+        return clb_put_call_end(p, err);
+    }
+    return COLIBRI_OK;
+}
+
+static int read_after(clb_reply_parser *p, enum clb_read *out)
+{
+    *out = CLB_READ_ON;
+    for (;;) {
+        clb_skip_space(p);
+        if (p->at >= p->buf.n) {
+            *out = CLB_READ_MORE;
+            return COLIBRI_OK;
+        }
+        const char c = p->buf.data[p->at];
+        if (c == '{') {
+            p->phase = J_OBJECT;
+            return COLIBRI_OK;
+        }
+        const int closed = clb_take_close(p);
+        if (closed > 0)
+            p->mode = CLB_MODE_TEXT;
+        if (closed == 0)
+            *out = CLB_READ_MORE;
+        if (closed >= 0)
+            return COLIBRI_OK;
+        /* a brace too many is a mistake that models make */
+        if (c != ',' && c != ';' && c != ']' && c != '}')
+            break;
+        p->at++;
+    }
+    p->mode = CLB_MODE_TEXT;
+    return COLIBRI_OK;
+}
+
+int clb_read_json(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    switch (p->phase) {
+    case J_BEGIN:
+        clb_skip_space(p);
+        *out = p->final ? CLB_READ_BAD : CLB_READ_MORE;
+        if (p->at >= p->buf.n)
+            return COLIBRI_OK;
+        *out = CLB_READ_ON;
+        if (p->buf.data[p->at] == '[' && !p->in_list) {
+            p->in_list = true;
+            p->at++;
+        } else if (p->buf.data[p->at] == '{') {
+            p->phase = J_OBJECT;
+        } else {
+            *out = CLB_READ_BAD;
+            if (p->f->shape == CLB_SHAPE_JSON && p->buf.data[p->at] == '<' && p->f->open[0] && strcmp(p->f->open[0], "<tool_call>") == 0) {
+                const int xml = clb_begins(clb_rest(p), "<function=");
+                if (xml > 0)
+                    p->f = clb_tool_format_by_name("qwen3-coder");
+                *out = xml > 0 ? CLB_READ_ON : xml == 0 && !p->final ? CLB_READ_MORE : CLB_READ_BAD;
+            }
+        }
+        return COLIBRI_OK;
+    case J_OBJECT:
+        return read_object(p, out, err);
+    case J_ARGUMENTS:
+        CLB_TRY(read_value(p, out, err));
+        if (*out == CLB_READ_ON)
+            p->phase = J_REST;
+        return COLIBRI_OK;
+    case J_REST:
+        return read_object_rest(p, out, err);
+    default:
+        return read_after(p, out);
+    }
+}
+
+/* ---- names in front of arguments ---- */
+
+enum { N_BEGIN, N_HEADER, N_ARGUMENTS, N_CLOSE, N_AFTER };
+
+static clb_str trimmed(clb_str s)
+{
+    while (s.n && (s.p[0] == ' ' || s.p[0] == '\n' || s.p[0] == '\r' || s.p[0] == '\t')) {
+        s.p++;
+        s.n--;
+    }
+    while (s.n && (s.p[s.n - 1] == ' ' || s.p[s.n - 1] == '\n' || s.p[s.n - 1] == '\r' || s.p[s.n - 1] == '\t'))
+        s.n--;
+    return s;
+}
+
+static void drop_suffix(clb_str *s, const char *end)
+{
+    const size_t n = strlen(end);
+    if (s->n >= n && memcmp(s->p + s->n - n, end, n) == 0)
+        s->n -= n;
+    *s = trimmed(*s);
+}
+
+/* The part behind the last `mark` in s, or all of s; *before: what is in front of it. */
+static clb_str behind(clb_str s, const char *mark, clb_str *before)
+{
+    const size_t n = mark ? strlen(mark) : 0;
+    *before = (clb_str){s.p, 0};
+    for (size_t i = s.n >= n && n ? s.n - n + 1 : 0; i-- > 0;)
+        if (memcmp(s.p + i, mark, n) == 0) {
+            *before = (clb_str){s.p, i};
+            return (clb_str){s.p + i + n, s.n - i - n};
+        }
+    return s;
+}
+
+/* "name", "function<sep>name\n```json", "name<sep>", "functions.name:0<sep>", "name[CALL_ID]id[ARGS]" */
+static void read_name(const clb_reply_parser *p, clb_str text, clb_str *name, clb_str *id)
+{
+    clb_str before;
+    clb_str s = trimmed(text);
+    drop_suffix(&s, "```json");
+    drop_suffix(&s, "```");
+    *name = trimmed(behind(s, p->f->sep, &before));
+    if (name->n == 0)
+        *name = trimmed(before);
+    *id = (clb_str){"", 0};
+    clb_str with_id = behind(*name, "[CALL_ID]", &before);
+    if (before.n) {
+        *id = with_id;
+        *name = trimmed(before);
+    }
+    if (name->n > 10 && memcmp(name->p, "functions.", 10) == 0) {
+        const char *colon = memrchr(name->p, ':', name->n);
+        if (colon)
+            *id = *name;
+        *name = (clb_str){name->p + 10, (colon ? (size_t)(colon - name->p) : name->n) - 10};
+    }
+}
+
+static bool good_name(clb_str s)
+{
+    if (s.n == 0 || s.n > 128)
+        return false;
+    for (size_t i = 0; i < s.n; i++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/$", s.p[i]) || !s.p[i])
+            return false;
+    return true;
+}
+
+static int read_named_header(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    const clb_str rest = clb_rest(p);
+    const char *brace = memchr(rest.p, '{', rest.n);
+    const char *close = p->f->call_close[0] ? memmem(rest.p, rest.n, p->f->call_close, strlen(p->f->call_close)) : NULL;
+    const char *line = p->f->sep[0] == '\n' && p->f->open[0][0] == '>' ? memchr(rest.p, '\n', rest.n) : NULL;
+    const bool closed = close && (!brace || close < brace);
+    clb_str name, id;
+    if (line && line - rest.p == 3 && memcmp(rest.p, "all", 3) == 0) { /* the answer, to everybody */
+        p->at += 4;
+        p->mode = CLB_MODE_TEXT;
+        *out = CLB_READ_ON;
+        return COLIBRI_OK;
+    }
+    if (!brace && !closed) {
+        *out = p->final || rest.n > HEADER_MOST ? CLB_READ_BAD : CLB_READ_MORE;
+        return COLIBRI_OK;
+    }
+    read_name(p, (clb_str){rest.p, (size_t)((closed ? close : brace) - rest.p)}, &name, &id);
+    *out = CLB_READ_BAD;
+    if (!good_name(name))
+        return COLIBRI_OK;
+    *out = CLB_READ_ON;
+    CLB_TRY(clb_put_call(p, name, id, err));
+    p->at += (size_t)((closed ? close : brace) - rest.p);
+    if (closed) {
+        CLB_TRY(clb_put_arguments(p, "{}", 2, err));
+        CLB_TRY(clb_put_call_end(p, err));
+        p->phase = N_CLOSE;
+        return COLIBRI_OK;
+    }
+    p->phase = N_ARGUMENTS;
+    begin_value(p);
+    return COLIBRI_OK;
+}
+
+/* The end of a fence and the closing mark of a call, where they are. */
+static int read_named_close(clb_reply_parser *p, enum clb_read *out)
+{
+    const char *const ends[] = {"```", p->f->call_close};
+    const size_t before = p->at;
+    for (size_t i = 0; i < 2; i++) {
+        clb_skip_space(p);
+        const int begins = ends[i][0] ? clb_begins(clb_rest(p), ends[i]) : -1;
+        if (begins == 0 && !p->final) {
+            p->at = before;
+            *out = CLB_READ_MORE;
+            return COLIBRI_OK;
+        }
+        if (begins > 0)
+            p->at += strlen(ends[i]);
+    }
+    p->phase = N_AFTER;
+    *out = CLB_READ_ON;
+    return COLIBRI_OK;
+}
+
+/* Another call, or the end of them. */
+static int read_named_after(clb_reply_parser *p, enum clb_read *out)
+{
+    const char *again = p->f->call_open;
+    clb_skip_space(p);
+    *out = CLB_READ_ON;
+    const int begins = again[0] ? clb_begins(clb_rest(p), again) : -1;
+    const int closed = begins > 0 ? -1 : clb_take_close(p);
+    if (begins > 0) {
+        p->at += strlen(again);
+        p->phase = N_HEADER;
+    } else if (closed > 0) {
+        p->mode = CLB_MODE_TEXT;
+    } else if ((begins == 0 || closed == 0) && !p->final) {
+        *out = CLB_READ_MORE;
+    } else {
+        p->mode = CLB_MODE_TEXT;
+    }
+    return COLIBRI_OK;
+}
+
+static int read_named_begin(clb_reply_parser *p, enum clb_read *out)
+{
+    clb_skip_space(p);
+    *out = p->final ? CLB_READ_BAD : CLB_READ_MORE;
+    if (p->at >= p->buf.n)
+        return COLIBRI_OK;
+    *out = CLB_READ_ON;
+    const char c = p->buf.data[p->at];
+    if (c == '[' || c == '{') { /* the older way of the family */
+        static const clb_tool_format json = {.name = "json",
+                                             .shape = CLB_SHAPE_JSON,
+                                             .open = {"["},
+                                             .name_key = "name",
+                                             .arguments_key = "arguments"};
+        p->f = &json;
+        p->phase = J_BEGIN;
+        return COLIBRI_OK;
+    }
+    const int begins = clb_begins(clb_rest(p), p->f->call_open);
+    if (begins > 0) {
+        p->at += strlen(p->f->call_open);
+        p->phase = N_HEADER;
+    } else {
+        *out = begins == 0 && !p->final ? CLB_READ_MORE : CLB_READ_BAD;
+    }
+    return COLIBRI_OK;
+}
+
+int clb_read_named(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    switch (p->phase) {
+    case N_BEGIN:
+        return read_named_begin(p, out);
+    case N_HEADER:
+        return read_named_header(p, out, err);
+    case N_ARGUMENTS:
+        CLB_TRY(read_value(p, out, err));
+        if (*out == CLB_READ_ON) {
+            p->phase = N_CLOSE;
+            CLB_TRY(clb_put_call_end(p, err));
+        }
+        return COLIBRI_OK;
+    case N_CLOSE:
+        return read_named_close(p, out);
+    default:
+        return read_named_after(p, out);
+    }
+}

@@ -1,0 +1,323 @@
+/* Calls whose parameters are written one by one between marks. Values are text: the tool's schema says what they are. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/tool_impl.h"
+
+enum { X_BEGIN, X_NAME, X_PARAMETERS, X_KEY, X_VALUE, X_AFTER };
+enum { KIND_ANY, KIND_STRING, KIND_JSON };
+
+static bool has_type(const json_t *schema, const char *name)
+{
+    const json_t *type = json_object_get(schema, "type"), *t;
+    size_t i;
+    if (json_is_string(type))
+        return strcmp(json_string_value(type), name) == 0;
+    json_array_foreach(type, i, t) if (json_is_string(t) && strcmp(json_string_value(t), name) == 0) return true;
+    return false;
+}
+
+/* A value of the schema is a string, whatever it looks like. */
+static bool only_string(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum"), *v;
+    size_t i;
+    if (json_is_string(type) || (json_is_array(type) && json_array_size(type) == 1))
+        return has_type(schema, "string");
+    if (type || json_array_size(values) == 0)
+        return false;
+    json_array_foreach(values, i, v) if (!json_is_string(v)) return false;
+    return true;
+}
+
+/* "city", "city\" string=\"true", "city" with blanks around: name and kind. */
+static void read_key(clb_reply_parser *p, clb_str text)
+{
+    const char *quote = memchr(text.p, '"', text.n);
+    const size_t n = quote ? (size_t)(quote - text.p) : text.n;
+    clb_str key = {text.p, n < sizeof p->key - 1 ? n : sizeof p->key - 1};
+    while (key.n && strchr(" \n\t", key.p[0])) {
+        key.p++;
+        key.n--;
+    }
+    while (key.n && strchr(" \n\t", key.p[key.n - 1]))
+        key.n--;
+    memcpy(p->key, key.p, key.n);
+    p->key[key.n] = '\0';
+    p->value_kind = KIND_ANY;
+    if (memmem(text.p, text.n, "string=\"true\"", 13) || memmem(text.p, text.n, "string=\"true", 12))
+        p->value_kind = KIND_STRING;
+    else if (memmem(text.p, text.n, "string=\"false", 13))
+        p->value_kind = KIND_JSON;
+    else if (only_string(clb_parameter_schema(p, p->tool, p->key)))
+        p->value_kind = KIND_STRING;
+}
+
+static int begin_parameter(clb_reply_parser *p, clb_error *err)
+{
+    clb_buf head = {0};
+    int rc = COLIBRI_OK;
+    CLB_GO(clb_buf_append(&head, p->first_param ? "{\"" : ", \"", p->first_param ? 2 : 3, err));
+    CLB_GO(clb_json_escape(&head, p->key, strlen(p->key), err));
+    CLB_GO(clb_buf_append(&head, p->value_kind == KIND_STRING ? "\": \"" : "\": ", p->value_kind == KIND_STRING ? 4 : 3, err));
+    p->first_param = false;
+    rc = clb_put_arguments(p, head.data, head.n, err);
+done:
+    clb_buf_free(&head);
+    return rc;
+}
+
+static int put_escaped(clb_reply_parser *p, const char *text, size_t n, clb_error *err)
+{
+    clb_buf out = {0};
+    int rc = clb_json_escape(&out, text, n, err);
+    if (!rc && out.n)
+        rc = clb_put_arguments(p, out.data, out.n, err);
+    clb_buf_free(&out);
+    return rc;
+}
+
+/* A value that is not known to be a string: as JSON if it is some that the schema takes, else as a string. */
+static int put_any(clb_reply_parser *p, clb_str s, clb_error *err)
+{
+    const json_t *schema = clb_parameter_schema(p, p->tool, p->key);
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+    clb_str text = s;
+    while (text.n && strchr(" \n\t\r", text.p[0])) {
+        text.p++;
+        text.n--;
+    }
+    while (text.n && strchr(" \n\t\r", text.p[text.n - 1]))
+        text.n--;
+    for (size_t i = 0; i < 3; i++) /* as Python prints them; templates do so with earlier calls */
+        if (text.n == strlen(words[i][0]) && memcmp(text.p, words[i][0], text.n) == 0 && p->value_kind != KIND_JSON)
+            text = (clb_str){words[i][1], strlen(words[i][1])};
+    json_t *v = json_loadb(text.p, text.n, JSON_DECODE_ANY, NULL);
+    const bool taken = v && (p->value_kind == KIND_JSON || !json_object_get(schema, "type") || !has_type(schema, "string") ||
+                             (json_is_null(v) && has_type(schema, "null")) ||
+                             (json_is_number(v) && (has_type(schema, "number") || has_type(schema, "integer"))) ||
+                             (json_is_boolean(v) && has_type(schema, "boolean")) ||
+                             (json_is_array(v) && has_type(schema, "array")) || (json_is_object(v) && has_type(schema, "object")));
+    json_decref(v);
+    if (taken)
+        return clb_put_arguments(p, text.p, text.n, err);
+    if (has_type(schema, "array") || has_type(schema, "object")) { /* perhaps in Python's words */
+        clb_buf json = {0};
+        size_t used = 0;
+        const enum clb_read read = clb_literal_to_json(text, false, true, &used, &json, err);
+        if (read == CLB_READ_ON && used == text.n) {
+            const int rc = clb_put_arguments(p, json.data, json.n, err);
+            clb_buf_free(&json);
+            return rc;
+        }
+        clb_buf_free(&json);
+    }
+    CLB_TRY(clb_put_arguments(p, "\"", 1, err));
+    CLB_TRY(put_escaped(p, s.p, s.n, err));
+    return clb_put_arguments(p, "\"", 1, err);
+}
+
+/* The text of a value up to its closing mark; strings come in pieces. */
+static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    const char *const marks[] = {p->f->value_end, p->f->call_close, p->f->param_open};
+    int which;
+    clb_str rest = clb_rest(p);
+    *out = CLB_READ_MORE;
+    if (!p->value_begun) { /* a newline in front of it */
+        if (p->f->lines && rest.n == 0 && !p->final)
+            return COLIBRI_OK;
+        if (p->f->lines && rest.n && rest.p[0] == '\n')
+            p->at++;
+        rest = clb_rest(p);
+        p->value_begun = true;
+    }
+    /* only the closing mark ends it, unless the next one comes at the beginning of a line: the model forgot it */
+    size_t end = clb_find_mark(rest, marks, 1, p->final, &which);
+    bool known = which == 0;
+    for (size_t i = 0; i + 1 < end && p->f->lines; i++) {
+        if (rest.p[i] != '\n')
+            continue;
+        const clb_str line = {rest.p + i + 1, rest.n - i - 1};
+        const int a = clb_begins(line, marks[1]), b = clb_begins(line, marks[2]);
+        if (a > 0 || b > 0) {
+            end = i;
+            known = true;
+            which = 1;
+            break;
+        }
+        if ((a == 0 || b == 0) && !p->final) {
+            end = i;
+            known = false;
+            break;
+        }
+    }
+    size_t text = end;
+    if (p->f->lines && text && rest.p[text - 1] == '\n' && which != 1)
+        text--;
+    if (p->value_kind == KIND_STRING) {
+        CLB_TRY(put_escaped(p, rest.p, text, err));
+        p->at += text;
+        end -= text;
+        if (p->final && !known) {
+            p->at = p->buf.n;
+            p->phase = X_AFTER;
+        }
+        if (!known)
+            return COLIBRI_OK;
+        CLB_TRY(clb_put_arguments(p, "\"", 1, err));
+    } else {
+        if (!known && !p->final)
+            return COLIBRI_OK;
+        CLB_TRY(put_any(p, (clb_str){rest.p, text}, err));
+        if (!known) {
+            p->at = p->buf.n;
+            p->phase = X_AFTER;
+            return COLIBRI_OK;
+        }
+    }
+    p->at += end + (which == 0 ? strlen(marks[0]) : 0);
+    p->phase = X_PARAMETERS;
+    *out = CLB_READ_ON;
+    return COLIBRI_OK;
+}
+
+/* The name up to what ends it: '>' of a mark, or where marks are around values only, a line or the next mark. */
+static int read_name(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    const clb_str rest = clb_rest(p);
+    const bool plain = p->f->call_open[0] == '\0';
+    size_t n = 0;
+    while (n < rest.n && (plain ? !strchr("\n<", rest.p[n]) : rest.p[n] != '>'))
+        n++;
+    const bool complete = n < rest.n;
+    *out = CLB_READ_MORE;
+    if (!complete && !p->final && n < 256)
+        return COLIBRI_OK;
+    clb_str name = {rest.p, n};
+    while (name.n && strchr(" \t\"", name.p[name.n - 1]))
+        name.n--;
+    while (name.n && strchr(" \t\"", name.p[0])) {
+        name.p++;
+        name.n--;
+    }
+    *out = CLB_READ_BAD;
+    if (!complete || name.n == 0 || name.n >= sizeof p->tool || memchr(name.p, '{', name.n))
+        return COLIBRI_OK;
+    memcpy(p->tool, name.p, name.n);
+    p->tool[name.n] = '\0';
+    CLB_TRY(clb_put_call(p, name, (clb_str){"", 0}, err));
+    p->at += n + !plain;
+    p->first_param = true;
+    p->phase = X_PARAMETERS;
+    *out = CLB_READ_ON;
+    return COLIBRI_OK;
+}
+
+static int end_call(clb_reply_parser *p, clb_error *err)
+{
+    CLB_TRY(clb_put_arguments(p, p->first_param ? "{}" : "}", p->first_param ? 2 : 1, err));
+    p->phase = X_AFTER;
+    return clb_put_call_end(p, err);
+}
+
+static int read_parameters(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    clb_skip_space(p);
+    const clb_str rest = clb_rest(p);
+    const int open = clb_begins(rest, p->f->param_open), close = clb_begins(rest, p->f->call_close);
+    *out = CLB_READ_ON;
+    if (open > 0) {
+        p->at += strlen(p->f->param_open);
+        p->phase = X_KEY;
+        return COLIBRI_OK;
+    }
+    if (close > 0) {
+        p->at += strlen(p->f->call_close);
+        return end_call(p, err);
+    }
+    if ((open == 0 || close == 0) && !p->final) {
+        *out = CLB_READ_MORE;
+        return COLIBRI_OK;
+    }
+    if (p->final && rest.n == 0) { /* the model stopped */
+        *out = CLB_READ_MORE;
+        p->phase = X_AFTER;
+        return COLIBRI_OK;
+    }
+    return end_call(p, err); /* something else: the call is over */
+}
+
+static int read_key_part(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    const clb_str rest = clb_rest(p);
+    const char *end = p->f->key_end ? memmem(rest.p, rest.n, p->f->key_end, strlen(p->f->key_end)) : memchr(rest.p, '>', rest.n);
+    size_t n = end ? (size_t)(end - rest.p) + (p->f->key_end ? strlen(p->f->key_end) : 1) : 0;
+    *out = CLB_READ_MORE;
+    if (!end)
+        return COLIBRI_OK;
+    if (p->f->key_end) { /* the value has a mark of its own */
+        static const char mark[] = "<arg_value>";
+        while (n < rest.n && strchr(" \n\t", rest.p[n]))
+            n++;
+        const int begins = clb_begins((clb_str){rest.p + n, rest.n - n}, mark);
+        if (begins == 0 && !p->final)
+            return COLIBRI_OK;
+        if (begins > 0)
+            n += sizeof mark - 1;
+    }
+    read_key(p, (clb_str){rest.p, (size_t)(end - rest.p)});
+    CLB_TRY(begin_parameter(p, err));
+    p->at += n;
+    p->phase = X_VALUE;
+    p->value_begun = false;
+    *out = CLB_READ_ON;
+    return COLIBRI_OK;
+}
+
+int clb_read_xml(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    int begins, closed;
+    *out = CLB_READ_ON;
+    switch (p->phase) {
+    case X_BEGIN:
+        clb_skip_space(p);
+        begins = p->at < p->buf.n ? clb_begins(clb_rest(p), p->f->call_open) : 0;
+        if (begins > 0 && p->buf.data[p->at] == '{') /* JSON after all */
+            begins = -1;
+        if (begins < 0 && p->buf.data[p->at] == '{' && strcmp(p->f->open[0], "<tool_call>") == 0) {
+            p->f = clb_tool_format_by_name("hermes");
+            return COLIBRI_OK;
+        }
+        if (begins > 0) {
+            p->at += strlen(p->f->call_open);
+            p->phase = X_NAME;
+        } else {
+            *out = begins == 0 && !p->final ? CLB_READ_MORE : CLB_READ_BAD;
+        }
+        return COLIBRI_OK;
+    case X_NAME:
+        return read_name(p, out, err);
+    case X_PARAMETERS:
+        return read_parameters(p, out, err);
+    case X_KEY:
+        return read_key_part(p, out, err);
+    case X_VALUE:
+        return read_value(p, out, err);
+    default:
+        clb_skip_space(p);
+        begins = p->f->call_open[0] ? clb_begins(clb_rest(p), p->f->call_open) : -1;
+        closed = begins > 0 ? -1 : clb_take_close(p);
+        if (begins > 0) {
+            p->at += strlen(p->f->call_open);
+            p->phase = X_NAME;
+        } else if (closed > 0) {
+            p->mode = CLB_MODE_TEXT;
+        } else if ((begins == 0 || closed == 0) && !p->final) {
+            *out = CLB_READ_MORE;
+        } else {
+            p->mode = CLB_MODE_TEXT;
+        }
+        return COLIBRI_OK;
+    }
+}

@@ -105,9 +105,6 @@ static int load_tasks(clb_evaluation *e, clb_error *err)
 
 static int check(const clb_evaluation *e, clb_error *err)
 {
-    if (e->text_tokens < 4 || e->text_tokens > e->engine->ctx)
-        return clb_fail(err, COLIBRI_E_USAGE, "--text-tokens %u: must be between 4 and the context of %u (--ctx)",
-                        e->text_tokens, e->engine->ctx);
     if (e->chunk > e->engine->batch)
         return clb_fail(err, COLIBRI_E_USAGE, "--chunk %u: passes have at most %u tokens (--batch)", e->chunk,
                         e->engine->batch);
@@ -148,6 +145,9 @@ static int prepare(clb_evaluation *e, clb_error *err)
     const clb_kv_layout *const l = &e->engine->kv_layout;
     if (!e->text_tokens)
         e->text_tokens = e->engine->ctx < 1024 ? e->engine->ctx : 1024;
+    if (e->text_tokens < 4 || e->text_tokens > e->engine->ctx)
+        return clb_fail(err, COLIBRI_E_USAGE, "--text-tokens %u: must be between 4 and the context of %u (--ctx)",
+                        e->text_tokens, e->engine->ctx);
     CLB_TRY(read_budget(e, err));
     e->alone = !e->reference.own && !clb_kv_choice_lossy(&e->choice) && l->k_type == COLIBRI_TYPE_F16;
     make_label(e);

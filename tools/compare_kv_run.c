@@ -64,12 +64,18 @@ static int begin_watch(struct watch *w, const struct clb_kvc_grid_run *g, uint32
     return w->raster.seen && w->raster.share && w->positions ? COLIBRI_OK : CLB_NOMEM(err, "a raster");
 }
 
-/* The key as a number of its own in what was generated. */
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* The key as a number of its own somewhere in what was generated. */
 static bool has_key(const clb_buf *text, const char *key)
 {
-    const char *const at = text->data ? strstr(text->data, key) : NULL;
-    const char *const end = at ? at + strlen(key) : NULL;
-    return at && !(*end >= '0' && *end <= '9') && !(at > text->data && at[-1] >= '0' && at[-1] <= '9');
+    for (const char *at = text->data ? strstr(text->data, key) : NULL; at; at = strstr(at + 1, key))
+        if (!is_digit(at[strlen(key)]) && !(at > text->data && is_digit(at[-1])))
+            return true;
+    return false;
 }
 
 static double per_second(uint32_t n, uint64_t ns)

@@ -45,7 +45,7 @@ int clb_evaluate_all(clb_evaluation *e, clb_error *err);
 /* ---- what the items of a task say: evaluate_figures.c ---- */
 
 /* A mean over items with its standard error and 95 % interval (bootstrap over items; of shares of
- * right answers Wilson's); NAN where one item says nothing. */
+ * right answers Wilson's, of their paired difference Newcombe's); NAN where one item says nothing. */
 typedef struct clb_eval_mean {
     double value, se, low, high;
     uint32_t n; /* items; 0: none */

@@ -27,16 +27,48 @@ static int mean(const clb_evaluation *e, const double *x, uint32_t n, clb_eval_m
     return COLIBRI_OK;
 }
 
-/* Of a share of items that are right or wrong: Wilson's interval. The bootstrap's is empty where all are right. */
-static void share_interval(clb_eval_mean *m)
+/* Wilson's interval of a share p of n. The bootstrap's is empty where all are right. */
+static void wilson(double p, double n, double *low, double *high)
 {
-    const double z = clb_normal_quantile(0.975), n = m->n, p = m->value / 100;
-    if (m->n < 2)
-        return;
+    const double z = clb_normal_quantile(0.975);
     const double middle = (p + z * z / (2 * n)) / (1 + z * z / n);
     const double half = z / (1 + z * z / n) * sqrt(p * (1 - p) / n + z * z / (4 * n * n));
-    m->low = 100 * fmax(0, middle - half);
-    m->high = 100 * fmin(1, middle + half);
+    *low = fmax(0, middle - half);
+    *high = fmin(1, middle + half);
+}
+
+/* Of a share of items that are right or wrong. */
+static void share_interval(clb_eval_mean *m)
+{
+    if (m->n < 2)
+        return;
+    wilson(m->value / 100, m->n, &m->low, &m->high);
+    m->low *= 100;
+    m->high *= 100;
+}
+
+/* Of own - full where both are right or wrong on the same n items: Newcombe's interval for paired shares (Statistics in
+ * Medicine 17, 1998, method 10), from the intervals of either and their correlation. It has a width even where all
+ * items agree. */
+static void difference_interval(const uint32_t count[2][2], clb_eval_mean *m)
+{
+    const double n = m->n, own = (count[1][0] + count[1][1]) / n, full = (count[0][1] + count[1][1]) / n;
+    double own_low, own_high, full_low, full_high;
+    if (m->n < 2)
+        return;
+    wilson(own, n, &own_low, &own_high);
+    wilson(full, n, &full_low, &full_high);
+    const double spread = sqrt(own * (1 - own) * full * (1 - full));
+    double phi = 0;
+    if (spread > 0) {
+        double cross = (double)count[1][1] * count[0][0] - (double)count[1][0] * count[0][1];
+        if (cross > 0) /* towards no correlation, by half an item */
+            cross = fmax(cross - n / 2, 0);
+        phi = cross / (n * n * spread);
+    }
+    const double down = own - own_low, up = full_high - full, rise = own_high - own, fall = full - full_low;
+    m->low = 100 * (own - full - sqrt(fmax(0, down * down - 2 * phi * down * up + up * up)));
+    m->high = 100 * (own - full + sqrt(fmax(0, rise * rise - 2 * phi * rise * fall + fall * fall)));
 }
 
 static bool belongs(const clb_evaluation *e, uint32_t number, uint32_t task, uint32_t group, const char *sort)
@@ -48,7 +80,7 @@ static bool belongs(const clb_evaluation *e, uint32_t number, uint32_t task, uin
 
 static double *room(const clb_evaluation *e)
 {
-    return malloc(((size_t)e->cases.n + 1) * sizeof(double));
+    return calloc((size_t)e->cases.n + 1, sizeof(double));
 }
 
 int clb_eval_mean_of(const clb_evaluation *e, uint32_t task, uint32_t group, const char *sort, int side,
@@ -72,16 +104,20 @@ int clb_eval_difference(const clb_evaluation *e, uint32_t task, uint32_t group, 
                         enum clb_kvc_metric metric, clb_eval_mean *out, clb_error *err)
 {
     double *const x = room(e);
-    uint32_t n = 0;
+    uint32_t n = 0, count[2][2] = {{0, 0}, {0, 0}}; /* [own is right][full is right] */
     if (!x)
         return CLB_NOMEM(err, "a difference");
     for (uint32_t i = 0; i < e->cases.n; i++) {
         const clb_eval_run *const run = e->items[i].run;
         const double d = run[CLB_EVAL_OWN].values[metric] - run[CLB_EVAL_FULL].values[metric];
-        if (belongs(e, i, task, group, sort) && !isnan(d))
-            x[n++] = d;
+        if (!belongs(e, i, task, group, sort) || isnan(d))
+            continue;
+        x[n++] = d;
+        count[run[CLB_EVAL_OWN].values[metric] > 50][run[CLB_EVAL_FULL].values[metric] > 50]++;
     }
     const int rc = mean(e, x, n, out, err);
+    if (!rc && n && metric == CLB_KVC_EXACT)
+        difference_interval(count, out);
     free(x);
     return rc;
 }

@@ -76,6 +76,27 @@ middle, half = (p + z * z / 2 / n) / (1 + z * z / n), z / (1 + z * z / n) * math
 near(m["full"]["low"], 100 * (middle - half))
 near(m["full"]["high"], min(100, 100 * (middle + half)))
 near(m["difference"]["value"], mean([i["configured"]["exact_match"] - i["full"]["exact_match"] for i in recall]))
+def wilson(p, n):
+    z = 1.959963984540054
+    middle, half = (p + z * z / 2 / n) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n)
+    return max(0, middle - half), min(1, middle + half)
+def newcombe(a, b, c, d):  # both right, the first, the second, neither: method 10 of his paper of 1998
+    n = a + b + c + d
+    p, q = (a + b) / n, (a + c) / n
+    (pl, pu), (ql, qu), cross = wilson(p, n), wilson(q, n), a * d - b * c
+    cross = max(cross - n / 2, 0) if cross > 0 else cross
+    phi = cross / (n * n * math.sqrt(p * (1 - p) * q * (1 - q))) if 0 < p < 1 and 0 < q < 1 else 0
+    return (p - q - math.sqrt((p - pl) ** 2 - 2 * phi * (p - pl) * (qu - q) + (qu - q) ** 2),
+            p - q + math.sqrt((pu - p) ** 2 - 2 * phi * (pu - p) * (q - ql) + (q - ql) ** 2))
+for g in [r] + r["groups"]:
+    m = g["metrics"].get("exact_match", {"full": {"n": 0}})
+    of = [i for i in recall if g is r or (i["group"] == g["group"] and g["kind"] in (None, i.get("kind")))]
+    both = [(i["configured"]["exact_match"] > 0, i["full"]["exact_match"] > 0) for i in of]
+    assert len(both) == m["full"]["n"]
+    if len(both) > 1:
+        low, high = newcombe(*(both.count(x) for x in ((True, True), (True, False), (False, True), (False, False))))
+        assert abs(m["difference"]["low"] - 100 * low) < 1e-5 and abs(m["difference"]["high"] - 100 * high) < 1e-5, (m, low, high)
+        assert m["difference"]["high"] - m["difference"]["low"] > 10  # never nothing, whatever agrees
 assert {g["group"] for g in r["groups"]} == {"200", "500", "1000"}
 assert {g["kind"] for g in r["groups"]} == {None, "password", "secret code"}
 kept = [i["configured"]["retained"] for i in items]
@@ -93,6 +114,17 @@ python3 -c 'import json, sys
 r = json.load(open(sys.argv[1]))["results"][0]
 assert r["kl"]["max"] < 1e-12 and r["same_top"]["value"] == 100, r' "$WORK/out" || fail "a budget of all"
 run 0 "${eval[@]}" --task text=held.txt --text-tokens 256 --items 2 --kv-strategy oracle --budget 25%
+
+# ---- modes: the full cache says the same; what acts on generated tokens shows only where there are some ----
+run 0 "${eval[@]}" --task text=held.txt --task text:decode=held.txt --task recall:ask-later=recall.jsonl --text-tokens 256 --items 2 \
+    --kv-strategy quest --budget 25% --json
+python3 - out <<'PY' || fail "modes"
+import json, sys
+t = {r["task"]: r for r in json.load(open(sys.argv[1]))["results"]}
+a, b = t["held.txt"], t["held.txt (decode)"]
+assert a["perplexity_full"] == b["perplexity_full"] and a["kl"]["max"] < 1e-12 < 1e-6 < b["kl"]["max"]
+assert "decode_tokens_per_second" in b["metrics"] and "recall.jsonl (ask-later)" in t
+PY
 
 # ---- types: against a full F16 cache, in the same process ----
 run 0 "${eval[@]}" --task text=held.txt --text-tokens 256 --kv-type q8_0 --kv-recent 0 --json && cp out q8.json
@@ -116,6 +148,18 @@ refuse 2 "exclude each other" "${eval[@]}" "${text[@]}" --kv-strategy h2o --kv-b
 for bad in 0 101% -3 2.5 x 25%% ""; do
     refuse 2 "--budget" "${eval[@]}" "${text[@]}" --kv-strategy h2o --budget "$bad"
 done
+refuse 2 "--text-tokens 1:" "${eval[@]}" --task text=held.txt --text-tokens 1
+refuse 2 "recall.jsonl is given twice" "${eval[@]}" --task recall=recall.jsonl --task recall=recall.jsonl
+{ head -1 recall.jsonl; head -1 recall.jsonl; } >twice.jsonl
+refuse 5 "twice.jsonl: the id 200-001 is there twice" "${eval[@]}" --task recall=twice.jsonl
+sed 's/100\]/"100"]/' pass.json >bad.json
+refuse 5 "depths per cent" "${eval[@]}" --task passkey=bad.json
+sed 's/"repeats": 1/"repeats": "2"/' pass.json >bad.json
+refuse 5 "are whole numbers" "${eval[@]}" --task passkey=bad.json
+sed 's/"seed": 2/"seed": 0.5/' pass.json >bad.json
+refuse 5 "are whole numbers" "${eval[@]}" --task passkey=bad.json
+{ echo '{"text": "too short", "id": "s"}'; python3 -c 'import json; print(json.dumps({"text": open("held.txt").read()}))'; } >texts.jsonl
+run 0 "${eval[@]}" --task text=texts.jsonl --text-tokens 256 --items 1 && err "texts.jsonl: 1 texts have less than 256 tokens"
 refuse 2 "--text-tokens 3" "${eval[@]}" --task text=held.txt --text-tokens 3
 refuse 2 "--text-tokens 2000" "${eval[@]}" --task text=held.txt --text-tokens 2000
 refuse 2 "--chunk 600" "$c" evaluate -m "$model" "${text[@]}" --chunk 600

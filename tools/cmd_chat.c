@@ -16,7 +16,7 @@ static const clb_flag flags[] = {
 };
 
 static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS, CLB_SAMPLING_SETTINGS, CLB_SET_run_predict,
-                                            CLB_SET_COUNT};
+                                            CLB_SET_model_chat_template, CLB_SET_COUNT};
 
 #define HISTORY_LINES 1000
 
@@ -305,11 +305,10 @@ static int run(clb_args *args, clb_error *err)
     const char *system = clb_args_value(args, "system");
     int rc = COLIBRI_OK;
     CLB_GO(clb_open_engine(args, &c.engine, err));
-    rc = clb_chat_detect(c.engine->gguf, &c.format, err);
-    if (rc == COLIBRI_E_NOT_FOUND)
-        rc = clb_fail(err, COLIBRI_E_UNSUPPORTED,
-                      "the model has no chat template: `colibri run --raw` continues plain text");
-    CLB_GO(rc);
+    CLB_GO(clb_open_chat_format(config, clb_args_log(args), c.engine, &c.format, err));
+    if (!c.format)
+        CLB_GO(clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "the model has no chat template: `colibri run --raw` continues plain text, --chat-template gives one"));
     CLB_GO(clb_session_create(c.engine, &c.session, err));
     if (system)
         CLB_GO(add_message(&c, "system", system, strlen(system), err));

@@ -36,7 +36,7 @@ static const clb_flag flags[] = {
     {0},
 };
 
-static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS, CLB_SAMPLING_SETTINGS, CLB_SET_run_raw, CLB_SET_COUNT};
+static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS, CLB_SAMPLING_SETTINGS, CLB_SET_run_raw, CLB_SET_model_chat_template, CLB_SET_COUNT};
 
 #define MAX_TOKENS 1048576u
 #define MAX_ROUNDS 1000u

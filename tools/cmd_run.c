@@ -17,7 +17,7 @@ static const clb_flag flags[] = {
 };
 
 static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS, CLB_SAMPLING_SETTINGS, CLB_SET_run_predict,
-                                            CLB_SET_run_raw, CLB_SET_COUNT};
+                                            CLB_SET_run_raw, CLB_SET_model_chat_template, CLB_SET_COUNT};
 
 /* The prompt: the argument, --file, or standard input when it is not a terminal. */
 static int read_prompt(clb_args *args, clb_buf *prompt, clb_error *err)

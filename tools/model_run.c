@@ -55,8 +55,22 @@ int clb_open_chat(clb_args *args, const clb_engine *engine, const clb_chat_forma
     *out = NULL;
     if (clb_config_bool(clb_args_config(args), CLB_SET_run_raw))
         return COLIBRI_OK;
-    const int rc = clb_chat_detect(engine->gguf, out, err);
-    return rc == COLIBRI_E_NOT_FOUND ? COLIBRI_OK : rc;
+    return clb_open_chat_format(clb_args_config(args), clb_args_log(args), engine, out, err);
+}
+
+int clb_open_chat_format(const clb_config *config, const clb_log *log, const clb_engine *engine, const clb_chat_format **out,
+                         clb_error *err)
+{
+    const char *given = clb_config_str(config, CLB_SET_model_chat_template);
+    *out = NULL;
+    if (*given)
+        CLB_TRY(clb_chat_open(given, engine->gguf, out, err));
+    const int rc = *given ? COLIBRI_OK : clb_chat_detect(engine->gguf, out, err);
+    if (rc)
+        return rc == COLIBRI_E_NOT_FOUND ? COLIBRI_OK : rc;
+    if (clb_chat_note(*out))
+        clb_logf(log, COLIBRI_LOG_WARN, "%s", clb_chat_note(*out));
+    return COLIBRI_OK;
 }
 
 int clb_read_input(const char *path, clb_buf *out, clb_error *err)

@@ -33,6 +33,9 @@ int clb_open_engine_for(clb_args *args, uint32_t min_ctx, clb_engine **out, clb_
 /* The model's chat format; NULL if [run] raw is set or the model has no template. A template that cannot be understood
  * is an error. */
 int clb_open_chat(clb_args *args, const clb_engine *engine, const clb_chat_format **out, clb_error *err);
+/* The same without [run] raw: [model] chat_template, or else the model's own template; NULL if there is none. */
+int clb_open_chat_format(const clb_config *config, const clb_log *log, const clb_engine *engine, const clb_chat_format **out,
+                         clb_error *err);
 
 /* For clb_generate_options: Ctrl-C (ctx: the clb_args), and text to standard output as it comes. */
 bool clb_run_interrupted(void *args);

@@ -24,10 +24,16 @@ static void put_value(FILE *out, const char *text)
     fprintf(out, quote ? "\"%s\" " : n ? "%s " : "%s", text);
 }
 
+/* What is printed ends up in terminals' histories and bug reports. */
+static bool is_secret(const clb_config *config, const clb_setting_info *info)
+{
+    return info->id == CLB_SET_serve_api_key && *clb_config_text(config, info->id);
+}
+
 void clb_print_setting(FILE *out, const clb_config *config, const clb_setting_info *info)
 {
     fprintf(out, "%s = ", info->key);
-    put_value(out, clb_config_text(config, info->id));
+    put_value(out, is_secret(config, info) ? "(not shown)" : clb_config_text(config, info->id));
     fprintf(out, "; %s\n", clb_config_origin(config, info->id));
 }
 
@@ -91,6 +97,8 @@ void clb_print_params(FILE *out, const clb_config *config, const clb_command *co
 
 static json_t *value_json(const clb_config *config, const clb_setting_info *info)
 {
+    if (is_secret(config, info))
+        return json_string("(not shown)");
     switch (info->type) {
     case CLB_TYPE_INT:
     case CLB_TYPE_SIZE: {

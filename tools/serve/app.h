@@ -25,6 +25,9 @@ typedef struct clb_app {
     bool ready;                  /* the model is there; atomic */
     void *settings_lock;         /* pthread_mutex_t */
     uint32_t parallel;           /* sequences of the scheduler */
+    struct clb_metrics *metrics; /* metrics.h; NULL: nobody counts */
+    const clb_config *config;    /* for /props; guarded by settings_lock */
+    bool draining;               /* the end has begun; atomic */
     struct clb_watch *watch;     /* completion.h: clb_watch_start before the first request, clb_watch_stop after the last */
 } clb_app;
 
@@ -36,6 +39,10 @@ void clb_reply_error(clb_exchange *x, int http_status, const char *type, const c
 void clb_reply_status(clb_exchange *x, int status, const char *message);
 /* The body as a JSON object; NULL after it has answered 400. json_decref it. */
 json_t *clb_exchange_json(clb_exchange *x);
+
+/* All handlers that there are, and what stands before them: nothing but early routes while the model is being loaded. */
+extern const clb_http_route clb_serve_routes[]; /* routes.c */
+bool clb_serve_admit(void *app, clb_exchange *x, const clb_http_route *route);
 
 /* Handlers, one file each. */
 void clb_serve_chat_completions(void *app, clb_exchange *x);      /* openai_chat.c */

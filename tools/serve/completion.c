@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "serve/completion_internal.h"
+#include "serve/metrics.h"
 
 /* Locks: the completion's own is taken before the scheduler's (cancelling) and the exchange's (writing), never with the
  * watch's. The scheduler calls on_event without its lock; on_gone takes none. */
@@ -141,6 +142,13 @@ void clb_completion_finish(clb_completion *c)
         c->shape->refuse(c->x, &c->refusal);
     else
         clb_reply(c->x, 200, "application/json", c->out.buf.data, c->out.buf.n);
+    clb_metrics_add(c->app->metrics, &(clb_metrics_request){
+                                         .queued_ns = c->usage.queued_ns,
+                                         .first_ns = c->first_text_ns ? c->first_text_ns - c->began_ns : 0,
+                                         .total_ns = clb_now_ns() - c->began_ns,
+                                         .n_prompt = c->usage.n_prompt,
+                                         .n_generated = c->usage.n_generated,
+                                     });
     clb_completion_drop(c);
 }
 

@@ -35,6 +35,9 @@ typedef struct clb_http_route {
     unsigned flags;
 } clb_http_route;
 
+/* localhost, or a loopback address. */
+bool clb_http_is_loopback(const char *host);
+
 typedef struct clb_http_done {
     const clb_http_route *route; /* NULL: none fits */
     int status;                  /* 0: the client went away before there was one */
@@ -99,7 +102,7 @@ clb_str clb_exchange_body(const clb_exchange *x);
 void clb_reply(clb_exchange *x, int status, const char *content_type, const void *data, size_t n); /* copied */
 /* Takes the reference. */
 void clb_reply_json(clb_exchange *x, int status, json_t *body);
-/* One more header, before the reply. */
+/* One more header, or another value for it, before the reply. */
 void clb_exchange_set_header(clb_exchange *x, const char *name, const char *value);
 void clb_stream_begin(clb_exchange *x, const char *content_type);
 

@@ -145,7 +145,6 @@ void clb_http_limits_release(clb_http_limits *l);
 
 /* http_guard.c: pure questions about headers. */
 bool clb_http_host_allowed(const clb_http_limits *l, const char *bound_host, bool loopback_only, const char *host);
-bool clb_http_is_loopback(const char *host); /* localhost or a loopback address */
 /* The origin is that of the page at `host` itself. */
 bool clb_http_same_origin(const char *origin, const char *host);
 /* What Access-Control-Allow-Origin says; NULL: not allowed. Lives as long as the limits and `origin`. */

@@ -93,12 +93,21 @@ enum MHD_Result clb_exchange_go_on(clb_exchange *x)
 
 void clb_exchange_set_header(clb_exchange *x, const char *name, const char *value)
 {
+    char *const copy = strdup(value);
+    for (size_t i = 0; i < x->n_reply_headers; i++) {
+        if (x->reply_headers[i].name && !strcasecmp(x->reply_headers[i].name, name)) {
+            free(x->reply_headers[i].value);
+            x->reply_headers[i].value = copy;
+            return;
+        }
+    }
     clb_http_field *const grown = realloc(x->reply_headers, (x->n_reply_headers + 1) * sizeof *grown);
-    if (!grown)
+    if (!grown) {
+        free(copy);
         return;
+    }
     x->reply_headers = grown;
-    grown[x->n_reply_headers] = (clb_http_field){MHD_HEADER_KIND, strdup(name), strdup(value)};
-    x->n_reply_headers++;
+    grown[x->n_reply_headers++] = (clb_http_field){MHD_HEADER_KIND, strdup(name), copy};
 }
 
 static void set_headers(clb_exchange *x, struct MHD_Response *r, const char *content_type)
@@ -146,7 +155,7 @@ void clb_reply(clb_exchange *x, int status, const char *content_type, const void
 
 void clb_reply_json(clb_exchange *x, int status, json_t *body)
 {
-    char *const text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *const text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     static const char failed[] = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
     if (text)
         clb_reply(x, status, "application/json", text, strlen(text));
@@ -214,15 +223,15 @@ static void stream_freed(void *ctx)
 void clb_stream_begin(clb_exchange *x, const char *content_type)
 {
     clb_exchange_hold(x);
+    if (!strncmp(content_type, "text/event-stream", 17)) {
+        clb_exchange_set_header(x, "Cache-Control", "no-cache");
+        clb_exchange_set_header(x, "X-Accel-Buffering", "no"); /* nginx would collect events */
+    }
     struct MHD_Response *const r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, next_bytes, x, stream_freed);
     if (!r)
         clb_exchange_release(x);
     else
         set_headers(x, r, content_type);
-    if (r && !strncmp(content_type, "text/event-stream", 17)) {
-        (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
-        (void)MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx would collect events */
-    }
     pthread_mutex_lock(&x->lock);
     x->streaming = true;
     x->status = 200;

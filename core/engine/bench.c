@@ -27,7 +27,8 @@ static int feed(clb_session *s, uint32_t n, uint64_t *state, clb_error *err)
     return rc;
 }
 
-int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_gen, uint64_t *ns, clb_error *err)
+int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_gen, uint64_t *ns, uint64_t *token_ns,
+                  clb_error *err)
 {
     const clb_engine *e = clb_session_engine(s);
     uint64_t state = 1;
@@ -36,13 +37,55 @@ int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_
     if (depth)
         CLB_TRY(feed(s, depth, &state, err));
     const uint64_t t0 = clb_now_ns();
+    uint64_t before = t0;
     if (n_prompt)
         CLB_TRY(feed(s, n_prompt, &state, err));
-    else
-        for (uint32_t i = 0; i < n_gen; i++)
-            CLB_TRY(clb_session_append(s, next_token(&state, e->model->hp.n_vocab), err));
+    for (uint32_t i = 0; i < n_gen && !n_prompt; i++) {
+        CLB_TRY(clb_session_append(s, next_token(&state, e->model->hp.n_vocab), err));
+        const uint64_t now = clb_now_ns();
+        if (token_ns)
+            token_ns[i] = now - before;
+        before = now;
+    }
     *ns = clb_now_ns() - t0;
     return COLIBRI_OK;
+}
+
+static int answer(clb_session *s, clb_sampler *sampler, uint32_t n_gen, uint64_t t0, uint64_t *ttft_ns,
+                  uint64_t *token_ns, clb_error *err)
+{
+    uint64_t before = t0;
+    for (uint32_t i = 0; i < n_gen; i++) {
+        uint32_t token;
+        CLB_TRY(clb_sampler_sample(sampler, clb_session_logits(s), &token, err));
+        if (i == 0)
+            *ttft_ns = before = clb_now_ns();
+        CLB_TRY(clb_session_append(s, token, err));
+        const uint64_t now = clb_now_ns();
+        token_ns[i] = now - before;
+        before = now;
+    }
+    *ttft_ns -= t0;
+    return COLIBRI_OK;
+}
+
+int clb_bench_answer(clb_session *s, const uint32_t *ids, uint32_t n, uint32_t n_gen, uint64_t *prompt_ns,
+                     uint64_t *ttft_ns, uint64_t *token_ns, clb_error *err)
+{
+    const clb_engine *e = clb_session_engine(s);
+    const clb_sampler_params greedy = {.repeat_penalty = 1.0};
+    clb_sampler *sampler;
+    CLB_TRY(clb_sampler_create(&greedy, e->model->hp.n_vocab, &sampler, err));
+    clb_session_reset(s);
+    clb_session_keep_apart(s);
+    const uint64_t t0 = clb_now_ns();
+    *ttft_ns = t0;
+    int rc = clb_session_extend(s, ids, n, err);
+    *prompt_ns = clb_now_ns() - t0;
+    if (!rc)
+        rc = answer(s, sampler, n_gen, t0, ttft_ns, token_ns, err);
+    clb_sampler_destroy(sampler);
+    return rc;
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------------------- */

@@ -8,8 +8,14 @@
 #include "engine/session.h"
 
 /* Empties the session, feeds `depth` tokens without measuring, then measures: a prompt of n_prompt tokens if n_prompt,
- * else n_gen single tokens. *ns: the measured part. Tokens come from a fixed generator, the same for every call. */
-int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_gen, uint64_t *ns, clb_error *err);
+ * else n_gen single tokens, each also in token_ns[n_gen] (may be NULL). *ns: the measured part. Tokens come from a
+ * fixed generator, the same for every call. */
+int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_gen, uint64_t *ns, uint64_t *token_ns,
+                  clb_error *err);
+/* Empties the session, reads ids[n] and generates n_gen tokens, greedily and whatever they are. *prompt_ns: reading;
+ * *ttft_ns: until the first token is chosen; token_ns[n_gen]: each token, its choice included. */
+int clb_bench_answer(clb_session *s, const uint32_t *ids, uint32_t n, uint32_t n_gen, uint64_t *prompt_ns,
+                     uint64_t *ttft_ns, uint64_t *token_ns, clb_error *err);
 
 /* Bytes of weights that one decoded token reads, with all its experts counted once. */
 uint64_t clb_bench_weight_bytes(const clb_model *model);

@@ -30,6 +30,39 @@ done
 run 8 "${bench[@]}" -p 100 -n 0 --ctx 64
 err 'raise --ctx'
 
+# texts, formats, cold starts, sweeps
+printf 'Say hello.' >"$WORK/hello.txt"
+printf 'Count to ten, please.' >"$WORK/count.txt"
+run 0 "${bench[@]}" --texts -n 4 -r 2
+for text in short-answer code long-summary; do out "| $text |"; done
+grep -q '| pp512 |' "$WORK/out" && fail "random tokens were measured without being asked for"
+run 0 "${bench[@]}" --text "$WORK/hello.txt" --text "$WORK/count.txt" -n 5 -r 3 --format jsonl --expert-slots 40 --reset-cache
+[ "$(wc -l <"$WORK/out")" = 2 ] || fail "not one line per test: $(cat "$WORK/out")"
+head -1 "$WORK/out" >"$WORK/one" && mv "$WORK/one" "$WORK/out"
+json 'd["test"] == "hello" and d["n_gen"] == 5 and d["n_prompt"] > 3 and d["ttft_ms"] > 0 and d["gen_median_ts"] > 0'
+json '0 < d["token_p50_ms"] <= d["token_p99_ms"] and 0 <= d["hit_rate"] < 1 and d["drive_bytes_per_token"] > 0'
+run 0 "${bench[@]}" -p 6 -n 4 -r 2 --format csv
+[ "$(wc -l <"$WORK/out")" = 3 ] || fail "CSV: $(cat "$WORK/out")"
+awk -F, 'NF != 18 { exit 1 }' "$WORK/out" || fail "CSV with other columns: $(cat "$WORK/out")"
+run 0 "${bench[@]}" --text "$WORK" -n 2 --repeat 1
+out '| count |'
+printf '# mine\n[cpu]\npin = off\nthreads = 77\n\n[model]\nctx = 100\n' >"$WORK/my.ini"
+run 0 "$c" bench -m "$model" --sweep threads=1..2 -p 8 -n 4 -r 1 --format json --write-ini "$WORK/my.ini"
+json '[p["threads"] for p in d["sweep"]] == [1, 2] and d["best_threads"] in (1, 2)'
+grep -qxE 'threads = [12]' "$WORK/my.ini" || fail "the INI file was not changed: $(cat "$WORK/my.ini")"
+[ "$(grep -c . "$WORK/my.ini")" = 6 ] || fail "the INI file lost or gained lines: $(cat "$WORK/my.ini")"
+run 0 "$c" bench -m "$model" --sweep threads=1..1 -p 4 -n 0 -r 1 --write-ini "$WORK/new.ini"
+[ "$(cat "$WORK/new.ini")" = "$(printf '[cpu]\nthreads = 1')" ] || fail "a new INI file: $(cat "$WORK/new.ini")"
+run 0 "${bench[@]}" --sustained 0.01
+out 'of the first'
+refuse 2 'write threads=A..B' "$c" bench -m "$model" --sweep threads=3
+refuse 2 'exclude each other' "${bench[@]}" --sustained 1 --sweep threads=1..2
+refuse 2 '--write-ini needs --sweep' "${bench[@]}" --write-ini "$WORK/x.ini"
+refuse 2 'must be md, csv, json or jsonl' "${bench[@]}" --format xml
+refuse 2 'texts do not apply' "${bench[@]}" --texts --sustained 1
+refuse 3 'cannot open' "${bench[@]}" --text "$WORK/none.txt"
+refuse 8 'raise --ctx' "${bench[@]}" --text "$WORK/hello.txt" --ctx 16
+
 printf 'pp 7\ntg 2 5\nquit\n' >"$WORK/in"
 "${bench[@]}" --stdin <"$WORK/in" >"$WORK/out" 2>"$WORK/err" || fail "--stdin ended with $?: $(cat "$WORK/err")"
 sed 's/[0-9.]*$//' "$WORK/out" | tr '\n' ';' | grep -qx 'ready;pp 7 ;tg 2 ;' || fail "--stdin said $(cat "$WORK/out")"

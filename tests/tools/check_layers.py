@@ -60,7 +60,7 @@ OUTSIDE = {
     "xxhash.h": {"core/gguf", "core/kv", "tools", "tests/fuzz"},
     "ffi.h": {"core/plugin"},
     "pcre2.h": {"core/text"},
-    "utf8proc.h": {"core/text", "tools", "tests/unit"},
+    "utf8proc.h": {"core/text", "tools", "tools/serve", "tests/unit"},
     "jansson.h": {"tools", "tools/serve", "tests/unit", "tests/fuzz", "tests/tools"},
     "microhttpd.h": {"tools/serve"},
     "histedit.h": {"tools"},

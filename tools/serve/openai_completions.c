@@ -26,7 +26,7 @@ static int read_choices(clb_text_options *o, const json_t *body, clb_refusal *r)
     return COLIBRI_OK;
 }
 
-static int read_body(clb_app *app, const json_t *body, clb_text_options *o, clb_prompts *prompts, bool *echo,
+static int read_body(clb_app *app, const json_t *body, clb_text_options *o, clb_openai_prompts *prompts, bool *echo,
                      clb_refusal *r)
 {
     static const char *const limits[] = {"max_tokens", "n_predict", NULL};
@@ -47,7 +47,7 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, clb_
         rc = clb_openai_grammar(o, &gbnf, format_param, r);
     clb_buf_free(&gbnf);
     CLB_TRY(rc);
-    CLB_TRY(clb_prompts_read(app->engine->vocab, body, "prompt", suffix && *suffix ? suffix : NULL,
+    CLB_TRY(clb_openai_prompts_read(app->engine->vocab, body, "prompt", suffix && *suffix ? suffix : NULL,
                              CLB_TOKENIZE_BOS | CLB_TOKENIZE_SPECIAL, prompts, r));
     if (prompts->n * o->n_choices > CLB_PROMPTS_MOST)
         return clb_refuse(r, "integer_above_max_value", "n", "Invalid 'n': %u choices of %zu prompts are more than %d.",
@@ -63,7 +63,7 @@ void clb_serve_completions(void *ctx, clb_exchange *x)
         return;
     clb_refusal r = {0};
     clb_text_options o;
-    clb_prompts prompts = {0};
+    clb_openai_prompts prompts = {0};
     clb_completions_own *own = NULL;
     bool echo = false;
     clb_text_options_init(&o, app);
@@ -77,5 +77,5 @@ void clb_serve_completions(void *ctx, clb_exchange *x)
     } else {
         clb_completion_start(app, x, &clb_openai_completions_shape, &o, prompts.tokens, prompts.n, own);
     }
-    clb_prompts_free(&prompts);
+    clb_openai_prompts_free(&prompts);
 }

@@ -19,7 +19,7 @@ typedef struct clb_completions_own {
 } clb_completions_own;
 
 /* Takes the texts out of the prompts if they are to be echoed; ids are turned into text. */
-int clb_completions_own_create(const clb_vocab *vocab, clb_prompts *prompts, bool echo, clb_completions_own **out,
+int clb_completions_own_create(const clb_vocab *vocab, clb_openai_prompts *prompts, bool echo, clb_completions_own **out,
                                clb_refusal *r);
 void clb_completions_own_free(void *own);
 

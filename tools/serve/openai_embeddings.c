@@ -104,7 +104,7 @@ static const clb_completion_shape shape = {
     .free_own = free_own,
 };
 
-static int read_body(const clb_app *app, const json_t *body, clb_text_options *o, clb_prompts *prompts,
+static int read_body(const clb_app *app, const json_t *body, clb_text_options *o, clb_openai_prompts *prompts,
                      struct embeddings *own, clb_refusal *r)
 {
     static const char *const formats[] = {"float", "base64", NULL};
@@ -120,7 +120,7 @@ static int read_body(const clb_app *app, const json_t *body, clb_text_options *o
         return clb_refuse(r, "unsupported_value", "dimensions",
                           "Unsupported value: 'dimensions' can only be %lld with this model.", (long long)n_embd);
     CLB_TRY(clb_text_lora_read(o, body, r));
-    CLB_TRY(clb_prompts_read(app->engine->vocab, body, "input", NULL, CLB_TOKENIZE_BOS, prompts, r));
+    CLB_TRY(clb_openai_prompts_read(app->engine->vocab, body, "input", NULL, CLB_TOKENIZE_BOS, prompts, r));
     own->base64 = format == 1;
     own->n = prompts->n;
     own->vectors = calloc(prompts->n, sizeof *own->vectors);
@@ -134,7 +134,7 @@ void clb_serve_embeddings(void *ctx, clb_exchange *x)
     if (!body)
         return;
     clb_refusal r = {0};
-    clb_prompts prompts = {0};
+    clb_openai_prompts prompts = {0};
     clb_text_options o;
     struct embeddings *own = calloc(1, sizeof *own);
     clb_text_options_init(&o, app);
@@ -149,5 +149,5 @@ void clb_serve_embeddings(void *ctx, clb_exchange *x)
     } else {
         clb_completion_start(app, x, &shape, &o, prompts.tokens, prompts.n, own);
     }
-    clb_prompts_free(&prompts);
+    clb_openai_prompts_free(&prompts);
 }

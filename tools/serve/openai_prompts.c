@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void clb_prompts_free(clb_prompts *p)
+void clb_openai_prompts_free(clb_openai_prompts *p)
 {
     for (size_t i = 0; i < p->n; i++) {
         if (p->tokens)
@@ -14,7 +14,7 @@ void clb_prompts_free(clb_prompts *p)
     }
     free(p->tokens);
     free(p->texts);
-    *p = (clb_prompts){0};
+    *p = (clb_openai_prompts){0};
 }
 
 bool clb_fim_tokens(const clb_vocab *vocab, uint32_t ids[3])
@@ -60,7 +60,7 @@ static int fill_in(const clb_vocab *vocab, const clb_buf *text, const char *suff
 }
 
 static int add_text(const clb_vocab *vocab, const json_t *v, const char *param, const char *suffix, uint32_t flags,
-                    clb_prompts *out, clb_refusal *r)
+                    clb_openai_prompts *out, clb_refusal *r)
 {
     clb_error err = {0};
     const size_t i = out->n++;
@@ -78,7 +78,7 @@ static int add_text(const clb_vocab *vocab, const json_t *v, const char *param, 
     return COLIBRI_OK;
 }
 
-static int add_ids(const clb_vocab *vocab, const json_t *v, const char *param, clb_prompts *out, clb_refusal *r)
+static int add_ids(const clb_vocab *vocab, const json_t *v, const char *param, clb_openai_prompts *out, clb_refusal *r)
 {
     const size_t i = out->n++;
     size_t k;
@@ -100,11 +100,11 @@ static int add_ids(const clb_vocab *vocab, const json_t *v, const char *param, c
     return COLIBRI_OK;
 }
 
-int clb_prompts_read(const clb_vocab *vocab, const json_t *body, const char *name, const char *suffix, uint32_t flags,
-                     clb_prompts *out, clb_refusal *r)
+int clb_openai_prompts_read(const clb_vocab *vocab, const json_t *body, const char *name, const char *suffix, uint32_t flags,
+                     clb_openai_prompts *out, clb_refusal *r)
 {
     const json_t *v = json_object_get(body, name);
-    *out = (clb_prompts){0};
+    *out = (clb_openai_prompts){0};
     if (!v || json_is_null(v))
         return clb_refuse(r, "missing_required_parameter", name, "Missing required parameter: '%s'.", name);
     if (!json_is_string(v) && !json_is_array(v))

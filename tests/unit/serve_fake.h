@@ -121,13 +121,18 @@ static struct {
     size_t refuse_from; /* and of all from this one on */
     const char *message;
 } fake;
+static pthread_mutex_t fake_guard = PTHREAD_MUTEX_INITIALIZER; /* the timer submits, too */
 
 int clb_scheduler_submit(clb_scheduler *s, const clb_request_options *options, clb_request **out, clb_error *err)
 {
     (void)s;
-    if (fake.refuse && fake.n >= fake.refuse_from)
-        return clb_fail(err, fake.refuse, "%s", fake.message);
-    assert_true(fake.n < FAKE_REQUESTS);
+    pthread_mutex_lock(&fake_guard);
+    const int refuse = fake.n >= fake.refuse_from ? fake.refuse : 0;
+    if (refuse)
+        clb_error_set(err, refuse, "%s", fake.message);
+    pthread_mutex_unlock(&fake_guard);
+    if (refuse)
+        return refuse;
     clb_request *const r = calloc(1, sizeof *r);
     assert_non_null(r);
     r->o = *options;
@@ -135,7 +140,10 @@ int clb_scheduler_submit(clb_scheduler *s, const clb_request_options *options, c
     r->prompt = malloc(options->n_prompt * sizeof *r->prompt + 1);
     assert_non_null(r->prompt);
     memcpy(r->prompt, options->prompt, options->n_prompt * sizeof *r->prompt);
+    pthread_mutex_lock(&fake_guard);
+    assert_true(fake.n < FAKE_REQUESTS);
     *out = fake.requests[fake.n++] = r;
+    pthread_mutex_unlock(&fake_guard);
     return COLIBRI_OK;
 }
 
@@ -148,6 +156,22 @@ void clb_request_release(clb_request *r)
 {
     if (r)
         fake.released++;
+}
+
+static inline void fake_refuse(int status, const char *message)
+{
+    pthread_mutex_lock(&fake_guard);
+    fake.refuse = status;
+    fake.message = message;
+    pthread_mutex_unlock(&fake_guard);
+}
+
+static inline size_t fake_submitted(void)
+{
+    pthread_mutex_lock(&fake_guard);
+    const size_t n = fake.n;
+    pthread_mutex_unlock(&fake_guard);
+    return n;
 }
 
 static inline void fake_reset(void)

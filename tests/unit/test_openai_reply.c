@@ -288,8 +288,7 @@ static void errors_before_and_after_the_beginning(void **state)
 static void refusals_of_the_scheduler(void **state)
 {
     (void)state;
-    fake.refuse = COLIBRI_E_LIMIT;
-    fake.message = "too long";
+    fake_refuse(COLIBRI_E_LIMIT, "too long");
     complete("{\"prompt\":\"one two\",\"stream\":true}");
     assert_error(400, "invalid_request_error", "context_length_exceeded");
     json_t *r = answer();
@@ -298,14 +297,12 @@ static void refusals_of_the_scheduler(void **state)
     assert_true(json_integer_value(at(r, "error.n_prompt_tokens")) >= 2);
     json_decref(r);
 
-    fake.refuse = COLIBRI_E_NOMEM;
-    fake.message = "the queue is full";
+    fake_refuse(COLIBRI_E_NOMEM, "the queue is full");
     complete("{\"prompt\":\"one\"}");
     assert_error(429, "rate_limit_error", "queue_full");
     assert_non_null(strstr(x.headers, "Retry-After: 1\n"));
 
-    fake.refuse = COLIBRI_E_CANCELLED;
-    fake.message = "the server is shutting down";
+    fake_refuse(COLIBRI_E_CANCELLED, "the server is shutting down");
     chat("{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}");
     assert_error(503, "unavailable_error", "shutting_down");
 }
@@ -328,9 +325,8 @@ static void one_prompt_of_several_fails(void **state)
     reset(NULL);
 
     /* while they are submitted: a stream that an earlier prompt began is not seen */
-    fake.refuse = COLIBRI_E_LIMIT;
     fake.refuse_from = 2;
-    fake.message = "too long";
+    fake_refuse(COLIBRI_E_LIMIT, "too long");
     complete("{\"prompt\":[\"a\",\"b\",\"c\"],\"stream\":true}");
     assert_int_equal(fake.n, 2);
     assert_int_equal(x.status, 0);
@@ -343,24 +339,24 @@ static void prompts_wait_for_their_turn(void **state)
 {
     (void)state;
     complete("{\"prompt\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\"],\"stream\":true}");
-    assert_int_equal(fake.n, 4);
+    assert_int_equal(fake_submitted(), 4);
     fake_text(1, 0, "1");
     fake_choice(1, 0, CLB_FINISH_STOP, 1);
     fake_done(1, COLIBRI_OK, "", 1);
-    assert_int_equal(fake.n, 5);
-    fake.refuse = COLIBRI_E_NOMEM; /* the queue is full of others: try again when one of ours ends */
-    fake.message = "the queue is full";
+    assert_int_equal(fake_submitted(), 5);
+    fake_refuse(COLIBRI_E_NOMEM,
+                "the queue is full"); /* the queue is full of others: try again when one of ours ends */
     for (size_t i = 0; i < 5; i++)
         if (i != 1) {
             fake_choice(i, 0, CLB_FINISH_STOP, 1);
             fake_done(i, COLIBRI_OK, "", 1);
         }
-    assert_int_equal(fake.n, 5);
+    assert_int_equal(fake_submitted(), 5);
     assert_false(x.ended);
-    fake.refuse = 0; /* the timer does */
-    for (int i = 0; i < 100 && __atomic_load_n(&fake.n, __ATOMIC_ACQUIRE) < 6; i++)
+    fake_refuse(0, ""); /* the timer does */
+    for (int i = 0; i < 100 && fake_submitted() < 6; i++)
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    assert_int_equal(fake.n, 6);
+    assert_int_equal(fake_submitted(), 6);
     fake_text(5, 0, "6");
     fake_choice(5, 0, CLB_FINISH_STOP, 1);
     fake_done(5, COLIBRI_OK, "", 1);

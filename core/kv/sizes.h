@@ -22,8 +22,9 @@ typedef struct clb_kv_demand {
     bool allots, merges, picks;
 } clb_kv_demand;
 
-/* What a sequence with these options will ask for. Where the strategy has `budget`, an instance is made for a moment and
- * asked: its answers now bound those to come. layout->inv_freq may be missing. NOMEM, PLUGIN, USAGE (its refusal). */
+/* What a sequence with these options will ask for. Where the strategy has `budget`, an instance is made for a moment
+ * and asked: its answers now bound those to come. layout->inv_freq may be missing. NOMEM, PLUGIN, USAGE (its refusal).
+ */
 int clb_kv_demand_make(const clb_kv_layout *layout, const clb_kv_seq_options *options, clb_kv_demand *out,
                        clb_error *err);
 /* The same for whatever strategy it will be, over texts of at most ctx tokens. */
@@ -31,8 +32,8 @@ clb_kv_demand clb_kv_demand_any(const clb_kv_layout *layout, uint32_t ctx, uint3
 
 /* Of one sequence. */
 uint64_t clb_kv_strategy_bytes(const clb_kv_layout *layout, const clb_kv_demand *demand);
-/* Of all sequences together, with a pool of pool_bytes and one of recent_bytes: lists of pages, rotations, and the index
- * of prefixes if they are shared (clb_kv_share). */
+/* Of all sequences together, with a pool of pool_bytes and one of recent_bytes: lists of pages, rotations, and the
+ * index of prefixes if they are shared (clb_kv_share). */
 uint64_t clb_kv_common_bytes(const clb_kv_layout *layout, const clb_kv_demand *demand, uint64_t pool_bytes,
                              uint64_t recent_bytes, bool shares);
 

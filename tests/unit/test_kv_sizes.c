@@ -1,5 +1,5 @@
-/* What a sequence takes beside its pages is what the plan counts (kv/sizes.h), for every strategy that ships: measured as
- * what malloc has given away, at the worst moment of a prompt and of generating. */
+/* What a sequence takes beside its pages is what the plan counts (kv/sizes.h), for every strategy that ships: measured
+ * as what malloc has given away, at the worst moment of a prompt and of generating. */
 #include <malloc.h>
 #include <unistd.h>
 
@@ -178,7 +178,8 @@ static void every_strategy(void **state)
             const uint64_t counted = clb_kv_strategy_bytes(&l, &d) + (common - lists);
             print_message("%-20s %-18s %-4s budget %u: %7llu of %7llu counted (%.0f %%)\n", chains[i][0],
                           chains[i][1] ? chains[i][1] : "", clb_kv_type_name(types[t % 2]), budgets[t / 2],
-                          (unsigned long long)took, (unsigned long long)counted, 100.0 * (double)took / (double)counted);
+                          (unsigned long long)took, (unsigned long long)counted,
+                          100.0 * (double)took / (double)counted);
             /* Heads that differ are counted at their worst. */
             const uint64_t spare = d.traits.own_budgets ? counted / 2 : counted / 20 + 4096;
             if (took > counted || counted > took + spare)
@@ -192,8 +193,14 @@ static void every_strategy(void **state)
 static void any_strategy(void **state)
 {
     (void)state;
-    static const char *const chains[][3] = {{"h2o"}, {"snapkv"}, {"expected_attention"}, {"ada", "pyramid", "snapkv"},
-                                            {"cam", "h2o"}, {"block", "keydiff"}, {"quest"}, {"streaming"}};
+    static const char *const chains[][3] = {{"h2o"},
+                                            {"snapkv"},
+                                            {"expected_attention"},
+                                            {"ada", "pyramid", "snapkv"},
+                                            {"cam", "h2o"},
+                                            {"block", "keydiff"},
+                                            {"quest"},
+                                            {"streaming"}};
     const clb_kv_layout l = layout_of(COLIBRI_TYPE_F16);
     const clb_kv_demand any = clb_kv_demand_any(&l, CTX, ROWS);
     struct chain c;
@@ -204,7 +211,8 @@ static void any_strategy(void **state)
             chain_of(&c, chains[i], CTX / part);
             assert_ok(clb_kv_demand_make(&l, &c.options, &d, &err), &err);
             if (clb_kv_strategy_bytes(&l, &d) > clb_kv_strategy_bytes(&l, &any))
-                fail_msg("%s at 1/%u: %llu of %llu", chains[i][0], part, (unsigned long long)clb_kv_strategy_bytes(&l, &d),
+                fail_msg("%s at 1/%u: %llu of %llu", chains[i][0], part,
+                         (unsigned long long)clb_kv_strategy_bytes(&l, &d),
                          (unsigned long long)clb_kv_strategy_bytes(&l, &any));
         }
 }
@@ -241,7 +249,8 @@ static void prefixes(void **state)
     assert_int_equal(stats.blocks, N);
     const uint64_t took = given() - before;
     const clb_kv_demand none = {.most = 1};
-    const uint64_t counted = clb_kv_common_bytes(&l, &none, pool, 0, true) - clb_kv_common_bytes(&l, &none, pool, 0, false);
+    const uint64_t counted =
+        clb_kv_common_bytes(&l, &none, pool, 0, true) - clb_kv_common_bytes(&l, &none, pool, 0, false);
     print_message("%u blocks: %llu of %llu counted\n", N, (unsigned long long)took, (unsigned long long)counted);
     assert_in_range(took, counted / 2, counted);
     clb_kv_cache_destroy(cache);

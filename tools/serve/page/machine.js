@@ -71,7 +71,7 @@ const machine = (() => {
     const rows = byId("heat-rows");
     rows.replaceChildren();
     let all = 0;
-    map.resident.forEach((row, layer) => {
+    map.map.forEach((row, layer) => {
       let n = 0;
       for (let e = 0; e < map.experts; e++) {
         const there = row[e] === "1";
@@ -103,14 +103,15 @@ const machine = (() => {
     before = { hits, misses };
     const used = since.hits + since.misses;
     const hit = used ? since.hits / used : points.length ? points[points.length - 1].hit : 0;
-    const memory = m.colibri_process_resident_memory_bytes || m.process_resident_memory_bytes || m.colibri_resident_bytes || 0;
+    const memory = m.colibri_process_resident_bytes || 0;
     points.push({ hit, memory });
     if (points.length > most) points.shift();
     figures([
       ["Generating", m.colibri_requests_running ?? 0],
+      ["Tokens per second", (m.colibri_generated_tokens_per_second ?? 0).toFixed(1)],
       ["Reading prompts", m.colibri_requests_reading ?? 0],
       ["Waiting", m.colibri_requests_waiting ?? 0],
-      ["Tokens generated", m.colibri_generated_tokens_total ?? 0],
+      ["Tokens generated", m.colibri_tokens_generated_total ?? 0],
       ["Prompt tokens reused", m.colibri_prompt_tokens_reused_total ?? 0],
       ["Expert hit rate, now", map.layers ? percent(hit) : "no experts"],
       ["Memory", bytes(memory)],

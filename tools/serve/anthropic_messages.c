@@ -44,7 +44,7 @@ static int join_text(const json_t *content, const char *where, bool system, json
         return clb_refuse_type(r, where, "a string or an array of blocks", content);
     json_array_foreach(content, i, block)
     {
-        char at[96];
+        char at[160];
         const json_t *s = json_object_get(block, "text");
         snprintf(at, sizeof at, "%s.%zu", where, i);
         if (!is_type(block, "text") || !json_is_string(s)) {
@@ -89,7 +89,7 @@ static int add_result(json_t *list, const json_t *block, const char *where, clb_
 {
     const json_t *content = json_object_get(block, "content");
     const char *id = text_of(block, "tool_use_id");
-    char at[96];
+    char at[160];
     json_t *text = NULL;
     if (!*id)
         return clb_refuse(r, NULL, where, "a tool_result block has a 'tool_use_id'");
@@ -115,7 +115,7 @@ static int read_user(json_t *list, const json_t *content, const char *where, clb
         return add_user_text(list, content, r);
     json_array_foreach(content, i, block) /* results come first, whatever their place: they answer the calls before */
     {
-        char at[80];
+        char at[128];
         snprintf(at, sizeof at, "%s.%zu", where, i);
         if (is_type(block, "tool_result"))
             CLB_TRY(add_result(list, block, at, r));
@@ -124,7 +124,7 @@ static int read_user(json_t *list, const json_t *content, const char *where, clb
     }
     json_array_foreach(content, i, block)
     {
-        char at[80];
+        char at[128];
         const json_t *text = json_object_get(block, "text");
         if (!is_type(block, "text"))
             continue;
@@ -178,7 +178,7 @@ static int read_assistant(json_t *list, const json_t *content, const char *where
         return add_text(m, "content", content, r);
     json_array_foreach(content, i, block)
     {
-        char at[80];
+        char at[128];
         snprintf(at, sizeof at, "%s.%zu", where, i);
         if (is_type(block, "text") && json_is_string(json_object_get(block, "text")))
             CLB_TRY(add_text(m, "content", json_object_get(block, "text"), r));

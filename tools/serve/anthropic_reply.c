@@ -280,6 +280,8 @@ static void put_stop(const clb_choice *ch, clb_json_buf *out)
 
 static void begin(clb_completion *c, clb_json_buf *out)
 {
+    if (!clb_completion_options(c)->stream)
+        return;
     clb_jb_raw(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
     put_head(c, out);
     clb_jb_raw(out, "],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");

@@ -22,6 +22,8 @@ const clb_http_route clb_serve_routes[] = {
     {"POST", "/completions", clb_serve_completions, 0},
     {"POST", "/v1/embeddings", clb_serve_embeddings, 0},
     {"POST", "/embeddings", clb_serve_embeddings, 0},
+    {"POST", "/v1/messages", clb_serve_messages, 0},
+    {"POST", "/v1/messages/count_tokens", clb_serve_count_tokens, 0},
     {"GET", "/lora-adapters", clb_serve_lora_list, 0},
     {"POST", "/lora-adapters", clb_serve_lora_load, 0},
     {"DELETE", "/lora-adapters/", clb_serve_lora_unload, CLB_ROUTE_PREFIX},

@@ -88,7 +88,10 @@ int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         strcpy(p->channel, "final");
         p->phase = H_BODY;
         *out = CLB_READ_ON;
-        return COLIBRI_OK;
+        if (!header)
+            return COLIBRI_OK;
+        p->at++; /* its mark is text too */
+        return clb_put_content(p, rest.p, 1, err);
     }
     const size_t end = clb_find_mark(rest, ends, N_ENDS, p->final, &which);
     CLB_TRY(put_body(p, rest.p, end, err));

@@ -12,7 +12,9 @@ native=${1:-build/release}
 build=${2:-build/neon-model}
 packages="libcpu-features-dev libinih-dev libinih1 libhwloc-dev libhwloc15 libpcre2-dev libpcre2-8-0 libutf8proc-dev
  libutf8proc2 liburing-dev liburing2 libffi-dev libffi8 libxxhash-dev libxxhash0 libjansson-dev libjansson4 libedit-dev
- libedit2 libcmocka-dev libcmocka0 libtinfo6 libbsd0 libmd0 libudev1"
+ libedit2 libcmocka-dev libcmocka0 libtinfo6 libbsd0 libmd0 libudev1 libmicrohttpd-dev libmicrohttpd12 libgnutls28-dev
+ libgnutls30 nettle-dev libnettle8 libhogweed6 libtasn1-6-dev libtasn1-6 libidn2-dev libidn2-0 libunistring2 libp11-kit-dev
+ libp11-kit0 libgmp10"
 triple=aarch64-linux-gnu
 
 skip() {
@@ -30,9 +32,12 @@ native=$(cd "$native" && pwd)
 
 # An apt of its own: this machine's sources, AArch64 only, no installed packages.
 sysroot=${COLIBRI_AARCH64_SYSROOT:-$build/sysroot}
+if [ "$sysroot" = "$build/sysroot" ] && [ "$(cat "$sysroot.packages" 2>/dev/null)" != "$packages" ]; then
+    rm -rf "$sysroot" # made for an older list
+fi
 if [ ! -d "$sysroot/usr/lib/$triple" ]; then
     command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || skip "the libraries for AArch64 need apt-get"
-    rm -rf "$build/apt" "$build/sysroot"
+    rm -rf "$build/apt" "$build/sysroot" "$build/sysroot.part"
     mkdir -p "$build/apt/lists/partial" "$build/apt/cache/archives/partial" "$build/apt/debs"
     : >"$build/apt/status"
     cat >"$build/apt/apt.conf" <<EOF
@@ -52,6 +57,7 @@ EOF
         dpkg-deb -x "$deb" "$build/sysroot.part"
     done
     mv "$build/sysroot.part" "$build/sysroot"
+    printf '%s\n' "$packages" >"$build/sysroot.packages"
     unset APT_CONFIG
 fi
 

@@ -6,6 +6,7 @@ import math
 import struct
 import subprocess
 import sys
+import time
 
 from openai_client import Client, concurrently, joined, wait_until
 
@@ -381,8 +382,9 @@ CHECKS = [chat_whole, chat_stream, sampling, limits, stops, messages, chat_logpr
           progress, grammars, tools, together]
 failed = 0
 for check in CHECKS:
-    if len(sys.argv) > 4 and check.__name__ not in sys.argv[4:]:
+    if [a for a in sys.argv[4:] if a != "-v"] and check.__name__ not in sys.argv[4:]:
         continue
+    begin = time.monotonic()
     try:
         check()
     except Exception as e:
@@ -390,4 +392,6 @@ for check in CHECKS:
         failed += 1
         print("FAIL", check.__name__, type(e).__name__, str(e)[:600])
         traceback.print_exc(limit=-1)
+    if "-v" in sys.argv:
+        print("%.2f s %s" % (time.monotonic() - begin, check.__name__))
 sys.exit(failed > 0)

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# slow
+# OpenAI's API where requests wait: a full queue, timeouts, silence; the server's own sampling settings.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/openai_serve.sh"
+command -v python3 >/dev/null || skip "python3 is not there"
+MODEL=$SOURCE_DIR/examples/tiny-moe/tiny-moe-q4_k_m.gguf
+export PYTHONPATH=$SOURCE_DIR/tests/cli PYTHONDONTWRITEBYTECODE=1
+
+serve -m "$MODEL" --max-memory 512M --ctx 4096 --parallel 1 --queue 1 --request-timeout 2 --keep-alive 1 --temperature 0 --predict 7 --alias me
+python3 - "$port" <<'PY' || fail "queue, timeouts and settings (above)"
+import sys
+import time
+from openai_client import Client, concurrently
+c = Client(int(sys.argv[1]))
+
+# what is not given is as the server was started
+o = c.complete("Once upon a time")
+assert o["model"] == "me" and o["usage"]["completion_tokens"] == 7, o
+assert o["choices"] == c.complete("Once upon a time", temperature=0, max_tokens=7)["choices"]
+status, _, o = c.post("/v1/completions", dict(prompt="a", n=2))
+assert status == 400 and o["error"]["param"] == "n" and "--parallel" in o["error"]["message"], o
+
+# longer than there is time for: many texts, one after the other
+slow = dict(prompt=["Count %d" % i for i in range(2000)], max_tokens=500, ignore_eos=True)
+
+def stream():
+    k, r = c.open_stream("/v1/completions", slow)
+    return r.status, r.read().decode()
+
+status, text = stream()
+assert status == 200 and '"text":' in text and '"code":"request_timeout"' in text[-300:] and "[DONE]" not in text, text[-300:]
+status, _, o = c.post("/v1/completions", slow)
+assert (status, o["error"]["type"], o["error"]["code"]) == (408, "timeout", "request_timeout"), o
+
+# one runs, one waits (and hears of it), the others are told to come again
+busy = dict(prompt="Once", max_tokens=4000, ignore_eos=True)
+got = concurrently([lambda: c.post("/v1/completions", busy) for _ in range(6)])
+kinds = [(status, (o.get("error") or dict(code=None))["code"]) for status, _, o in got]
+assert (429, "queue_full") in kinds and set(kinds) <= {(429, "queue_full"), (408, "request_timeout"), (200, None)}, kinds
+assert all(h["Retry-After"] for status, h, o in got if status == 429)
+
+def waits():
+    time.sleep(0.1)
+    k, r = c.open_stream("/v1/completions", dict(prompt="Once", max_tokens=1))
+    return r.status, r.read().decode()
+
+_, (status, text) = concurrently([stream, waits])
+assert status in (200, 408), (status, text)
+
+# all is as before
+assert c.complete("Once upon a time")["usage"]["completion_tokens"] == 7
+PY
+end
+finish

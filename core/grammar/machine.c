@@ -144,12 +144,13 @@ static int intern(clb_machine *m, uint32_t *config, clb_error *err)
         m->scratch[m->n_scratch++] = (clb_frame){s, m->seen[s]};
     }
     const uint32_t n = m->n_scratch - base;
+    clb_frame *const frames = n ? m->scratch + base : NULL;
     if (n > 1)
-        qsort(m->scratch + base, n, sizeof *m->scratch, by_state);
+        qsort(frames, n, sizeof *frames, by_state);
     /* A config without its row must never be found: room first. */
     CLB_GO(clb_grow(&m->rows, m->configs.n, &m->cap_rows, classes * sizeof *m->rows, err));
     CLB_GO(clb_machine_fits(m, err));
-    CLB_GO(clb_frame_sets_intern(&m->configs, m->scratch + base, n, m->reached, 0, config, &made, err));
+    CLB_GO(clb_frame_sets_intern(&m->configs, frames, n, m->reached, 0, config, &made, err));
     if (made) {
         for (uint32_t i = 0; i < classes; i++)
             m->rows[(size_t)*config * classes + i] = CLB_CONFIG_UNKNOWN;
@@ -268,7 +269,8 @@ static int move_context(struct moving *mv, uint32_t context, uint32_t *out, clb_
         CLB_TRY(clb_grow(&to->scratch, to->n_scratch, &to->cap_scratch, sizeof *to->scratch, err));
         to->scratch[to->n_scratch++] = f;
     }
-    CLB_TRY(clb_frame_sets_intern(&to->contexts, to->scratch + base, s.n, s.flags, s.depth, out, &made, err));
+    CLB_TRY(
+        clb_frame_sets_intern(&to->contexts, s.n ? to->scratch + base : NULL, s.n, s.flags, s.depth, out, &made, err));
     to->n_scratch = base;
     mv->moved[context] = *out;
     return COLIBRI_OK;

@@ -197,7 +197,7 @@ int clb_context_union(clb_machine *m, uint32_t a, uint32_t b, uint32_t *out, clb
     const uint8_t flags = m->contexts.sets[a].flags | m->contexts.sets[b].flags;
     int rc = merge_frames(m, a, b, err);
     if (!rc)
-        rc = intern_context(m, m->scratch + base, m->n_scratch - base, flags, out, err);
+        rc = intern_context(m, m->n_scratch > base ? m->scratch + base : NULL, m->n_scratch - base, flags, out, err);
     m->n_scratch = base;
     CLB_TRY(rc);
     return remember_union(m, a, b, *out, err);

@@ -21,6 +21,7 @@ struct walker {
     clb_token_tree *tree;
     uint64_t *mask;
     uint32_t *allowed;
+    uint32_t of_byte[256]; /* CLB_TOKEN_NONE: no such token */
     uint64_t state;
 };
 
@@ -32,21 +33,26 @@ static uint32_t below(struct walker *w, uint32_t n)
     return (uint32_t)((z ^ z >> 31) % n);
 }
 
-/* The token of one byte, if it is allowed. */
-static bool closing(struct walker *w, uint32_t n, char byte, uint32_t *token)
+/* A token of this byte alone, if one is allowed. */
+static bool closing(const struct walker *w, char byte, uint32_t *token)
 {
-    clb_error err;
-    for (uint32_t i = 0; i < n; i++) {
+    *token = w->of_byte[(unsigned char)byte];
+    return *token != CLB_TOKEN_NONE && w->mask[*token / 64] >> (*token % 64) & 1;
+}
+
+static int find_bytes(struct walker *w, clb_error *err)
+{
+    for (int i = 0; i < 256; i++)
+        w->of_byte[i] = CLB_TOKEN_NONE;
+    for (uint32_t t = 0; t < clb_vocab_size(w->vocab); t++) {
         clb_buf text = {0};
-        const bool is = clb_token_bytes(w->vocab, w->allowed[i], false, &text, &err) == COLIBRI_OK && text.n == 1 &&
-                        text.data[0] == byte;
+        const int rc = clb_token_bytes(w->vocab, t, false, &text, err);
+        if (!rc && text.n == 1)
+            w->of_byte[(unsigned char)*text.data] = t;
         clb_buf_free(&text);
-        if (is) {
-            *token = w->allowed[i];
-            return true;
-        }
+        CLB_TRY(rc);
     }
-    return false;
+    return COLIBRI_OK;
 }
 
 static uint32_t choose(struct walker *w, uint32_t n, uint32_t step)
@@ -54,7 +60,7 @@ static uint32_t choose(struct walker *w, uint32_t n, uint32_t step)
     uint32_t token;
     if (step > LOOSE)
         for (const char *c = "\"}],"; *c; c++)
-            if (below(w, 8) && closing(w, n, *c, &token))
+            if (below(w, 8) && closing(w, *c, &token))
                 return token;
     return w->allowed[below(w, n)];
 }
@@ -143,7 +149,7 @@ int main(int argc, char **argv)
     char *line = NULL;
     size_t cap = 0;
     if (argc != 2 || clb_gguf_open(argv[1], NULL, NULL, &g, &err) || clb_vocab_load(g, &w.vocab, &err) ||
-        clb_token_tree_create(w.vocab, &w.tree, &err)) {
+        clb_token_tree_create(w.vocab, &w.tree, &err) || find_bytes(&w, &err)) {
         fprintf(stderr, "%s\n", argc != 2 ? "usage: schema_samples MODEL.gguf" : err.msg);
         return 1;
     }

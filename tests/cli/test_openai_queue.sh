@@ -2,13 +2,11 @@
 # slow
 # OpenAI's API where requests wait: a full queue, timeouts, silence; the server's own sampling settings.
 . "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/openai_serve.sh"
-command -v python3 >/dev/null || skip "python3 is not there"
-MODEL=$SOURCE_DIR/examples/tiny-moe/tiny-moe-q4_k_m.gguf
+. "$(dirname "$0")/serve.sh"
 export PYTHONPATH=$SOURCE_DIR/tests/cli PYTHONDONTWRITEBYTECODE=1
 
-serve -m "$MODEL" --max-memory 512M --ctx 4096 --parallel 1 --queue 1 --request-timeout 2 --keep-alive 1 --temperature 0 --predict 7 --alias me
-python3 - "$port" <<'PY' || fail "queue, timeouts and settings (above)"
+serve --threads 1 --max-memory 512M --ctx 4096 --parallel 1 --queue 1 --request-timeout 2 --keep-alive 1 --temperature 0 --predict 7 --alias me
+python3 - "${URL##*:}" <<'PY' || fail "queue, timeouts and settings (above)"
 import sys
 import time
 from openai_client import Client, concurrently
@@ -51,5 +49,6 @@ assert status in (200, 408), (status, text)
 # all is as before
 assert c.complete("Once upon a time")["usage"]["completion_tokens"] == 7
 PY
-end
+kill "$PID"
+ended 0
 finish

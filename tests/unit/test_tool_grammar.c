@@ -1,0 +1,264 @@
+/* Grammars of tool calls: whatever they let through is read back as calls with arguments of the schema, in every format. */
+#include <string.h>
+
+#include "gguf/gguf.h"
+#include "serve/tool_grammar.h"
+#include "serve/tool_impl.h"
+#include "serve/tools.h"
+#include "grammar/grammar.h"
+#include "support.h"
+
+static const char tools_json[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+    "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9},"
+    "\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\"]}},\"required\":[\"city\",\"days\"],\"additionalProperties\":false}}},"
+    "{\"type\":\"function\",\"function\":{\"name\":\"ping\",\"parameters\":{\"type\":\"object\",\"properties\":{},"
+    "\"additionalProperties\":false}}}]";
+
+static clb_vocab *vocab;
+static clb_token_tree *tree;
+static json_t *tools;
+
+typedef struct call {
+    char name[32];
+    clb_buf arguments;
+    bool ended;
+} call;
+
+typedef struct reply {
+    call calls[32];
+    size_t n;
+    clb_buf content;
+} reply;
+
+static int on_piece(void *ctx, const clb_piece *p, clb_error *err)
+{
+    reply *r = ctx;
+    if (p->kind == CLB_PIECE_CONTENT || p->kind == CLB_PIECE_REASONING)
+        return clb_buf_append(&r->content, p->text, p->n, err);
+    assert_true(p->index < 32);
+    if (p->kind == CLB_PIECE_CALL) {
+        assert_int_equal(p->index, r->n);
+        snprintf(r->calls[r->n++].name, sizeof r->calls->name, "%s", p->name);
+    }
+    if (p->kind == CLB_PIECE_CALL_END)
+        r->calls[p->index].ended = true;
+    return p->kind == CLB_PIECE_ARGUMENTS ? clb_buf_append(&r->calls[p->index].arguments, p->text, p->n, err) : COLIBRI_OK;
+}
+
+/* A token that may come next; those that close something are taken more often, so that texts come to an end. */
+static uint32_t choose(const uint64_t *allowed, test_rand *rng)
+{
+    const uint32_t n = clb_vocab_size(vocab);
+    uint32_t closing[4096], any[4096];
+    uint32_t n_closing = 0, n_any = 0;
+    const uint32_t from = (uint32_t)test_rand_below(rng, n);
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t id = (from + k) % n;
+        if (!(allowed[id / 64] >> id % 64 & 1))
+            continue;
+        clb_buf bytes = {0};
+        clb_error err;
+        if (clb_vocab_is_eog(vocab, id))
+            return id; /* the end, wherever it may be */
+        assert_ok(clb_token_bytes(vocab, id, true, &bytes, &err), &err);
+        if (n_any < 4096)
+            any[n_any++] = id;
+        if (bytes.n && n_closing < 4096 && strchr("\"}])<,:", bytes.data[0]))
+            closing[n_closing++] = id;
+        clb_buf_free(&bytes);
+    }
+    assert_true(n_any > 0);
+    return n_closing && test_rand_below(rng, 3) ? closing[(uint32_t)test_rand_below(rng, n_closing)] : any[(uint32_t)test_rand_below(rng, n_any)];
+}
+
+/* A random text of the grammar; false if it does not come to an end. */
+static bool sample(const char *gbnf, test_rand *rng, clb_buf *out)
+{
+    clb_error err = {0};
+    clb_grammar *g;
+    clb_matcher *m;
+    uint64_t *allowed = calloc((clb_vocab_size(vocab) + 63) / 64, sizeof *allowed);
+    bool over = false;
+    assert_non_null(allowed);
+    if (clb_grammar_parse((clb_str){gbnf, strlen(gbnf)}, &g, &err))
+        fail_msg("%s\n%s", err.msg, gbnf);
+    assert_ok(clb_matcher_create(g, tree, &m, &err), &err);
+    for (int i = 0; i < 400 && !over; i++) {
+        assert_ok(clb_matcher_mask(m, allowed, &err), &err);
+        const uint32_t id = choose(allowed, rng);
+        over = clb_vocab_is_eog(vocab, id);
+        assert_ok(clb_matcher_accept(m, id, &err), &err);
+        if (!over)
+            assert_ok(clb_token_bytes(vocab, id, true, out, &err), &err);
+    }
+    clb_matcher_destroy(m);
+    clb_grammar_release(g);
+    free(allowed);
+    return over;
+}
+
+static void check_arguments(const clb_tool_format *f, const call *c, const char *text)
+{
+    json_error_t e;
+    json_t *v = json_loadb(c->arguments.n ? c->arguments.data : "", c->arguments.n, 0, &e);
+    if (!json_is_object(v))
+        fail_msg("%s: the arguments of %s are \"%s\" (%s) in\n%s", f->name, c->name,
+                 c->arguments.data ? c->arguments.data : "", e.text, text);
+    assert_true(c->ended);
+    if (strcmp(c->name, "ping") == 0) {
+        assert_int_equal(json_object_size(v), 0);
+    } else {
+        assert_string_equal(c->name, "get_weather");
+        const json_t *days = json_object_get(v, "days"), *unit = json_object_get(v, "unit");
+        assert_true(json_is_string(json_object_get(v, "city")));
+        if (!json_is_integer(days) || json_integer_value(days) < 1 || json_integer_value(days) > 9)
+            fail_msg("%s: days of %s", f->name, text);
+        if (unit && (!json_is_string(unit) || (strcmp(json_string_value(unit), "c") != 0 && strcmp(json_string_value(unit), "f") != 0)))
+            fail_msg("%s: unit of %s", f->name, text);
+    }
+    json_decref(v);
+}
+
+/* Random replies under one choice; returns how many came to an end. */
+static int check(const clb_tool_format *f, const char *only, bool one, test_rand *rng)
+{
+    clb_buf prefill = {0}, gbnf = {0};
+    clb_error err = {0};
+    int complete = 0;
+    if (clb_tool_grammar(f, tools, only, one, &prefill, &gbnf, &err))
+        fail_msg("%s: %s", f->name, err.msg);
+    for (int round = 0; round < 3; round++) {
+        clb_buf text = {0};
+        reply r = {.n = 0};
+        clb_reply_parser *p;
+        if (!sample(gbnf.data, rng, &text)) {
+            clb_buf_free(&text);
+            continue;
+        }
+        complete++;
+        const clb_reply_parser_options o = {.format = f, .tools = tools, .reasoning = true, .opened = prefill.n ? prefill.data : "",
+                                            .on_piece = on_piece, .ctx = &r};
+        assert_ok(clb_reply_parser_create(&o, &p, &err), &err);
+        for (size_t i = 0; i < text.n; i += 3)
+            assert_ok(clb_reply_parser_feed(p, text.data + i, text.n - i < 3 ? text.n - i : 3, &err), &err);
+        assert_ok(clb_reply_parser_finish(p, &err), &err);
+        clb_reply_parser_free(p);
+        if (r.n == 0 || r.content.n || (one && r.n != 1))
+            fail_msg("%s: %zu calls and content \"%s\" from\n%s\n----\n%s", f->name, r.n, r.content.data ? r.content.data : "",
+                     prefill.data ? prefill.data : "", text.data);
+        for (size_t i = 0; i < r.n; i++) {
+            if (only)
+                assert_string_equal(r.calls[i].name, only);
+            check_arguments(f, &r.calls[i], text.data);
+            clb_buf_free(&r.calls[i].arguments);
+        }
+        clb_buf_free(&r.content);
+        clb_buf_free(&text);
+    }
+    clb_buf_free(&prefill);
+    clb_buf_free(&gbnf);
+    return complete;
+}
+
+static void every_format(void **state)
+{
+    (void)state;
+    test_rand rng = {3};
+    for (const clb_tool_format *f = clb_tool_formats; f->name; f++) {
+        int complete = check(f, "get_weather", true, &rng);
+        complete += check(f, "ping", false, &rng);
+        complete += check(f, NULL, true, &rng);
+        complete += check(f, NULL, false, &rng);
+        if (complete < 3)
+            fail_msg("%s: only %d of 12 texts came to an end", f->name, complete);
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    clb_buf prefill = {0}, gbnf = {0};
+    clb_error err = {0};
+    assert_fails(clb_tool_grammar(clb_tool_format_by_name("hermes"), tools, "nobody", true, &prefill, &gbnf, &err), &err,
+                 COLIBRI_E_USAGE, "nobody");
+    clb_buf_free(&prefill);
+    clb_buf_free(&gbnf);
+    /* a schema that no grammar can follow: an error for strict functions, any object for others */
+    for (int strict = 0; strict < 2; strict++) {
+        json_t *odd = json_pack("[{s:s, s:{s:s, s:b, s:{s:s, s:{s:{s:{s:s}}}}}}]", "type", "function", "function", "name", "f", "strict",
+                                strict, "parameters", "type", "object", "properties", "a", "not", "type", "string");
+        assert_non_null(odd);
+        const int rc = clb_tool_grammar(clb_tool_format_by_name("hermes"), odd, NULL, true, &prefill, &gbnf, &err);
+        assert_int_equal(rc != COLIBRI_OK, strict);
+        json_decref(odd);
+        clb_buf_free(&prefill);
+        clb_buf_free(&gbnf);
+        prefill = gbnf = (clb_buf){0};
+    }
+}
+
+static void tools_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *param, *part;
+    } c[] = {
+        {"{}", "tools", "list"},
+        {"[1]", "tools[0].type", "function"},
+        {"[{\"type\":\"web\"}]", "tools[0].type", "function"},
+        {"[{\"type\":\"function\"}]", "tools[0].function", "a function"},
+        {"[{\"type\":\"function\",\"function\":{}}]", "tools[0].function.name", "letters"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]", "tools[0].function.name", "letters"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]", "tools[0].function.name", "letters"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":[]}}]", "tools[0].function.parameters", "object"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"description\":1}}]", "tools[0].function.description", "string"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":1}}]", "tools[0].function.strict", "true or false"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},{\"type\":\"function\",\"function\":{\"name\":\"a\"}}]",
+         "tools[1].function.name", "same name"},
+    };
+    clb_error err = {0};
+    char param[64];
+    assert_ok(clb_tools_check(tools, param, &err), &err);
+    assert_string_equal(param, "");
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        json_t *v = json_loads(c[i].json, 0, NULL);
+        assert_non_null(v);
+        assert_fails(clb_tools_check(v, param, &err), &err, COLIBRI_E_USAGE, c[i].part);
+        assert_string_equal(param, c[i].param);
+        json_decref(v);
+    }
+}
+
+static int load(void **state)
+{
+    clb_error err;
+    clb_gguf *g;
+    (void)state;
+    tools = json_loads(tools_json, 0, NULL);
+    assert_non_null(tools);
+    assert_ok(clb_gguf_open(TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf"), NULL, NULL, &g, &err), &err);
+    assert_ok(clb_vocab_load(g, &vocab, &err), &err);
+    clb_gguf_close(g);
+    assert_ok(clb_token_tree_create(vocab, &tree, &err), &err);
+    return 0;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    clb_token_tree_destroy(tree);
+    clb_vocab_free(vocab);
+    json_decref(tools);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_format),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(tools_are_checked),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}

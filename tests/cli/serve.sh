@@ -11,7 +11,11 @@ trap '[ "$BASHPID" = "$$" ] && { stop_servers; rm -rf "$WORK"; }' EXIT
 
 # serve FLAGS...: a server on a free port. Sets PID, URL; its output is in $WORK/server.out and .err.
 serve() {
-    "$COLIBRI" serve -m "$MODEL" --port 0 "$@" >"$WORK/server.out" 2>"$WORK/server.err" </dev/null &
+    serve_as --port 0 "$@"
+}
+serve_as() {
+    : >"$WORK/server.out" # not the line of the one before
+    "$COLIBRI" serve -m "$MODEL" "$@" >"$WORK/server.out" 2>"$WORK/server.err" </dev/null &
     PID=$!
     SERVERS="$SERVERS $PID"
     for _ in $(seq 600); do
@@ -37,6 +41,7 @@ ended() {
         kill -KILL "$PID"
     fi
     wait "$PID" 2>/dev/null || code=$?
+    SERVERS=${SERVERS% $PID} # the number may be another's now
     [ "$code" = "$want" ] || fail "the server ended with $code instead of $want: $(tail -n 5 "$WORK/server.err")"
 }
 
@@ -71,4 +76,8 @@ until_metric() {
         sleep 0.05
     done
     fail "$1 is $(metric "$1"), not $2"
+}
+# clients WHAT...: the clients of serve_clients.py
+clients() {
+    timeout 120 python3 "$SOURCE_DIR/tests/cli/serve_clients.py" "$URL" "$@" || fail "clients, $1"
 }

@@ -86,11 +86,7 @@ kill -TERM "$PID"
 ended 0
 
 printf '[serve]\nport = 0\nmax-body = 1M\n[sampling]\ntemperature = 0.5\n' >"$WORK/serve.ini"
-"$COLIBRI" serve -m "$MODEL" --config "$WORK/serve.ini" >"$WORK/server.out" 2>"$WORK/server.err" </dev/null &
-PID=$!
-SERVERS="$SERVERS $PID"
-for _ in $(seq 200); do grep -q '^server ready' "$WORK/server.out" && break; sleep 0.05; done
-URL=$(sed -n 's/^server ready: \(http[^ ]*\) .*/\1/p' "$WORK/server.out")
+serve_as --config "$WORK/serve.ini"
 get 200 /props
 body '"temperature":0.5'
 printf '[serve]\nport = 0\nmax-body = 2K\nparallel = 2\ncors-origins = https://chat.example\n[sampling]\ntemperature = 0.25\n[model]\nctx = 512\n' >"$WORK/serve.ini"

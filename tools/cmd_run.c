@@ -3,12 +3,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "constrain.h"
 #include "model_run.h"
 
 static const clb_flag flags[] = {
     {"file", 'f', "FILE", "read the prompt from FILE (- for standard input)", false},
     {"system", 0, "TEXT", "system message for the chat template", false},
     {"stop", 0, "TEXT", "end the text before TEXT", true},
+    {"grammar", 0, "FILE", "only text that the GBNF grammar in FILE allows", false},
+    {"json-schema", 0, "FILE", "only JSON that the schema in FILE allows", false},
     {"special", 0, NULL, "show control tokens", false},
     {"ignore-eos", 0, NULL, "go on after end-of-generation tokens", false},
     {"stats", 0, NULL, "print figures to standard error at the end", false},
@@ -91,6 +94,7 @@ static int run(clb_args *args, clb_error *err)
     clb_buf prompt = {0};
     clb_tokens ids = {0};
     clb_generation g = {0};
+    clb_constraint constraint = {0};
     clb_generate_options options = {
         .sampling = clb_engine_sampler_params(config),
         .max_tokens = (uint32_t)clb_config_u64(config, CLB_SET_run_predict),
@@ -102,10 +106,12 @@ static int run(clb_args *args, clb_error *err)
     };
     options.n_stops = clb_args_values(args, "stop", &options.stops);
     int rc = COLIBRI_OK;
+    CLB_GO(clb_constraint_read(args, &constraint, err));
     CLB_GO(read_prompt(args, &prompt, err));
     CLB_GO(clb_open_engine(args, &engine, err));
     CLB_GO(clb_session_create(engine, &session, err));
     CLB_GO(tokenize_prompt(args, engine, session, &prompt, &ids, err));
+    CLB_GO(clb_constraint_open(&constraint, engine->vocab, &options.matcher, err));
     rc = clb_session_generate(session, ids.ids, ids.n, &options, &g, err);
     if (!json && g.text.n && g.text.data[g.text.n - 1] != '\n')
         putchar('\n');
@@ -123,6 +129,7 @@ static int run(clb_args *args, clb_error *err)
         rc = clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request after %zu tokens", g.tokens.n);
 done:
     clb_generation_free(&g);
+    clb_constraint_close(&constraint);
     clb_session_destroy(session);
     clb_engine_close(engine);
     clb_tokens_free(&ids);
@@ -144,7 +151,8 @@ const struct clb_command clb_command_run = {
                    "kernels, memory budget or expert policy.",
     .examples = "colibri run -m model.gguf \"Why is the sky blue?\"   # chat template, sampled\n"
                 "colibri run -m model.gguf --raw --temperature 0 -n 64 \"Once upon a time\"   # greedy continuation\n"
-                "colibri run -m moe.gguf --max-memory 8G --stats -f question.txt   # within 8 GiB, with figures",
+                "colibri run -m moe.gguf --max-memory 8G --stats -f question.txt   # within 8 GiB, with figures\n"
+                "colibri run -m model.gguf --json-schema person.json \"Describe a person.\"   # JSON of that shape",
     .flags = flags,
     .settings = settings,
     .max_positional = 1,

@@ -1,4 +1,6 @@
 /* Generation: sampling, stop strings, whole UTF-8 characters. */
+#include <stdlib.h>
+
 #include "base/clock.h"
 #include "engine/session.h"
 #include "engine/text_stream.h"
@@ -40,7 +42,17 @@ static int advance(struct holdback *h, const char **stop, clb_error *err)
     return give(h, clb_text_stream_ready(&h->stream, stop), err);
 }
 
-static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler, struct holdback *h,
+/* mask: room for the matcher's, or NULL. */
+static int sample(clb_session *s, clb_sampler *sampler, const clb_generate_options *o, uint64_t *mask, uint32_t *token,
+                  clb_error *err)
+{
+    if (o->matcher)
+        CLB_TRY(clb_matcher_mask(o->matcher, mask, err));
+    CLB_TRY(clb_sampler_sample_masked(sampler, clb_session_logits(s), o->matcher ? mask : NULL, token, err));
+    return o->matcher ? clb_matcher_accept(o->matcher, *token, err) : COLIBRI_OK;
+}
+
+static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler, uint64_t *mask, struct holdback *h,
                        const clb_generate_options *o, clb_generation *out, clb_error *err)
 {
     out->finish = CLB_FINISH_LENGTH;
@@ -50,7 +62,7 @@ static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler,
             return COLIBRI_OK;
         }
         uint32_t token;
-        CLB_TRY(clb_sampler_sample(sampler, clb_session_logits(s), &token, err));
+        CLB_TRY(sample(s, sampler, o, mask, &token, err));
         clb_sampler_accept(sampler, token);
         if (!o->ignore_eog && clb_vocab_is_eog(engine->vocab, token)) {
             out->finish = CLB_FINISH_STOP;
@@ -60,7 +72,7 @@ static int sample_loop(clb_session *s, clb_engine *engine, clb_sampler *sampler,
         if (token < clb_vocab_size(engine->vocab))
             CLB_TRY(clb_token_bytes(engine->vocab, token, o->special, &h->stream.pending, err));
         CLB_TRY(advance(h, &out->stop, err));
-        if (out->stop) {
+        if (out->stop || (o->matcher && clb_matcher_must_end(o->matcher))) {
             out->finish = CLB_FINISH_STOP;
             return COLIBRI_OK;
         }
@@ -94,6 +106,9 @@ int clb_session_generate(clb_session *s, const uint32_t *prompt, size_t n, const
     clb_sampler *sampler = NULL;
     struct holdback h = {.options = options, .stream = {options->stops, options->n_stops, {0}}, .out = &out->text};
     int rc = COLIBRI_OK;
+    uint64_t *mask = options->matcher ? calloc(engine->model->hp.n_vocab / 64 + 1, sizeof *mask) : NULL;
+    if (options->matcher && !mask)
+        return CLB_NOMEM(err, "a mask of tokens");
     CLB_GO(clb_sampler_create(&options->sampling, engine->model->hp.n_vocab, &sampler, err));
     const uint64_t t0 = clb_now_ns();
     size_t reused = 0;
@@ -104,12 +119,13 @@ int clb_session_generate(clb_session *s, const uint32_t *prompt, size_t n, const
         clb_sampler_accept(sampler, prompt[i]);
     const uint64_t t1 = clb_now_ns();
     out->prompt_ns = t1 - t0;
-    rc = sample_loop(s, engine, sampler, &h, options, out, err);
+    rc = sample_loop(s, engine, sampler, mask, &h, options, out, err);
     out->decode_ns = clb_now_ns() - t1;
     if (rc == COLIBRI_OK && !out->stop) /* half characters at the very end are given out as they are */
         rc = give(&h, h.stream.pending.n, err);
 done:
     clb_text_stream_free(&h.stream);
     clb_sampler_destroy(sampler);
+    free(mask);
     return rc;
 }

@@ -5,6 +5,7 @@
 #define CLB_ENGINE_SESSION_H
 
 #include "engine/engine.h"
+#include "grammar/grammar.h"
 
 typedef struct clb_session clb_session;
 
@@ -67,6 +68,7 @@ typedef struct clb_generate_options {
     void *ctx;
     bool (*cancelled)(void *ctx); /* polled between tokens; may be NULL */
     void *cancelled_ctx;
+    clb_matcher *matcher; /* says which tokens may come, and ends the text where nothing more may; borrowed; NULL: all may */
 } clb_generate_options;
 
 typedef struct clb_generation {

@@ -81,11 +81,82 @@ static void print_markdown_table(const clb_kvc_table *t, const clb_kvc *c, FILE 
     }
 }
 
+/* ---- strategies by budgets at a glance ---- */
+
+/* The main figure of a setting with its interval; of perplexities the ratio to the baseline's. "~": a tie with it. */
+static void overview_cell(const clb_kvc *c, uint32_t setting, uint32_t task, char out[64])
+{
+    const enum clb_kvc_metric metric = clb_kvc_main_metric(c->tasks[task].kind);
+    const clb_interval *const v = setting == CLB_KVC_NONE ? NULL : clb_kvc_mean_of(c, setting, task, metric);
+    out[0] = '\0';
+    if (!v || !v->n)
+        return;
+    const clb_kvc_pair *const p = c->baseline == CLB_KVC_NONE ? NULL : clb_kvc_against(c, setting, task, metric);
+    const bool ratio = clb_kvc_metric_get(metric).average == CLB_KVC_LOG && p && p->n;
+    const char *const tie = p && p->n > 1 && p->verdict == CLB_TIE ? " ~" : "";
+    if (ratio)
+        snprintf(out, 64, p->n > 1 ? "x%.4f (%.4f to %.4f)%s" : "x%.4f", p->change, p->low, p->high, tie);
+    else
+        snprintf(out, 64, v->n > 1 ? "%.1f (%.1f to %.1f)%s" : "%.1f", v->value, v->low, v->high, tie);
+}
+
+static bool in_overview(const clb_kvc *c, uint32_t name, uint32_t task)
+{
+    char text[64] = "";
+    for (uint32_t b = 0; b < c->n_sizes && !*text; b++)
+        overview_cell(c, clb_kvc_cell(c, name, b), task, text);
+    return *text != '\0';
+}
+
+static void print_overview(const clb_kvc *c, uint32_t task, FILE *f, bool markdown)
+{
+    const clb_kvc_metric_info info = clb_kvc_metric_get(clb_kvc_main_metric(c->tasks[task].kind));
+    const bool ratio = info.average == CLB_KVC_LOG && c->baseline != CLB_KVC_NONE;
+    char text[400];
+    fprintf(f, "\n%s%s %s: %s%s%s%s by budget\n\n", markdown ? "### " : "", clb_kvc_kind_name(c->tasks[task].kind),
+            c->tasks[task].name, info.text, *info.unit ? ", " : "", info.unit, ratio ? " against the baseline" : "");
+    for (uint32_t n = 0; n <= c->n_names; n++) { /* 0: the head */
+        if (n && !in_overview(c, n - 1, task))
+            continue;
+        snprintf(text, sizeof text, "%s", n ? c->names[n - 1] : "strategy");
+        if (markdown) {
+            fputs("| ", f);
+            markdown_cell(text, f);
+        } else {
+            fprintf(f, "%-20s", text);
+        }
+        for (uint32_t b = 0; b < c->n_sizes; b++) {
+            if (n)
+                overview_cell(c, clb_kvc_cell(c, n - 1, b), task, text);
+            else
+                snprintf(text, sizeof text, "%s", *c->sizes[b] ? c->sizes[b] : "all");
+            if (markdown)
+                fputs(" | ", f);
+            markdown ? markdown_cell(text, f) : (void)fprintf(f, "  %28s", text);
+        }
+        fputs(markdown ? " |\n" : "\n", f);
+        for (uint32_t b = 0; markdown && n == 0 && b <= c->n_sizes; b++)
+            fputs(b == 0 ? "|---|" : b < c->n_sizes ? "---:|" : "---:|\n", f);
+    }
+}
+
+/* Items of a task that have results: a grid may have been stopped on the way. */
+static uint32_t items_with_results(const clb_kvc *c, uint32_t task)
+{
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < c->n_settings; s++) {
+        const uint32_t n = clb_kvc_mean_of(c, s, task, CLB_KVC_RETAINED)->n;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 static const char *const notes =
     "Means over items (geometric for perplexity and speeds), with 95 % intervals by resampling items 10 000 times; "
     "comparisons are paired. Verdicts come from the interval; p is corrected (Holm) over all settings in the column, "
     "and "
-    "\"?\" marks a verdict that does not survive that. \"Would have shown\": the smallest true difference that such a "
+    "\"~\" marks a tie with the baseline, \"?\" a verdict that does not survive that. \"Would have shown\": the "
+    "smallest true difference that such a "
     "comparison sees 4 times in 5. Where all items agree, an interval has no width: the number of items says how much "
     "that "
     "is worth.";
@@ -110,11 +181,13 @@ static void print_all(const clb_kvc *c, FILE *f, bool markdown)
     clb_error err;
     print_run(c, f, markdown ? "  \n" : "\n");
     for (uint32_t t = 0; t < c->n_tasks; t++)
+        print_overview(c, t, f, markdown);
+    for (uint32_t t = 0; t < c->n_tasks; t++)
         for (int kind = CLB_KVC_QUALITY; kind <= CLB_KVC_COST; kind++) {
             clb_kvc_table table;
             if (!clb_kvc_table_make(c, t, (enum clb_kvc_table_kind)kind, &table, &err) && table.n_rows) {
                 fprintf(f, "\n%s%s %s: %s, %u items\n\n", markdown ? "### " : "", clb_kvc_kind_name(c->tasks[t].kind),
-                        c->tasks[t].name, kind == CLB_KVC_QUALITY ? "quality" : "cost", c->tasks[t].n_items);
+                        c->tasks[t].name, kind == CLB_KVC_QUALITY ? "quality" : "cost", items_with_results(c, t));
                 if (markdown)
                     print_markdown_table(&table, c, f);
                 else

@@ -98,6 +98,25 @@ assert not re.search(r"\b(nan|inf)\b", body), re.search(r".{40}\b(nan|inf)\b", b
 assert "<b>&\"x" not in text and "&lt;b&gt;&amp;&quot;x" in text and "pass<key>" not in text
 assert text.count("tokens read") == 1 and "Where the needle is found" in text and "by distance" in text
 PY
+# The tables at a glance say the same as the JSON.
+run 0 "$c" compare --from grid.jsonl --markdown
+python3 - "$WORK/out" <<'PY' || fail "tables by budget"
+import json, sys
+text = open(sys.argv[1]).read()
+cells = {(c["strategy"], c["budget"], c["task"]): c["metrics"] for c in json.load(open("all.json"))["cells"]}
+for task, metric, head in (("recall.jsonl", "exact_match", "exact match, %"), ("held.txt", "perplexity", "perplexity against the baseline")):
+    part = text[text.index(task + ": " + head + " by budget"):]
+    rows = [[x.strip() for x in l.split("|")[1:-1]] for l in part.split("\n\n")[1].split("\n")]
+    assert rows[0] == ["strategy", "all", "50%", "25%"] and [r[0] for r in rows[2:5]] == ["full", "sliding-window", "h2o"], rows[:5]
+    for r in rows[3:5]:
+        for budget, cell in zip(rows[0][2:], r[2:]):
+            m = cells[r[0], budget, task][metric]
+            v = m["against_baseline"] if task == "held.txt" else m
+            want = ("x%.4f (%.4f to %.4f)" if task == "held.txt" else "%.1f (%.1f to %.1f)") % (
+                v["change" if task == "held.txt" else "value"], v["low"], v["high"])
+            want += " ~" if m["against_baseline"]["verdict"] == "tie" else ""
+            assert cell == want, (r[0], budget, cell, want)
+PY
 refuse 2 "page.html" "$c" compare --from grid.jsonl --html page.html
 run 0 "$c" compare --from grid.jsonl --html page.html --force
 # Another baseline; the order in which results came does not matter, nor does reading the same file twice.

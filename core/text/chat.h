@@ -82,6 +82,7 @@ typedef struct clb_chat_caps {
     bool null_content;     /* content may be null beside tool_calls; otherwise "" */
     bool typed_content;    /* content must be a list of parts: as a string it does not show */
     bool thinking;         /* enable_thinking changes the prompt */
+    bool parallel_calls;   /* a message may have several calls */
 } clb_chat_caps;
 /* A property of the format; found at the first call. [any-thread] */
 const clb_chat_caps *clb_chat_get_caps(const clb_chat_format *format);

@@ -99,38 +99,45 @@ static clb_jvalue *some_tools(probe *p)
 }
 
 /* A question, a call and its result. */
-static void render_call(probe *p, const clb_chat_caps *caps, bool object, bool null)
+static void render_calls(probe *p, const clb_chat_caps *caps, bool object, bool null, unsigned n)
 {
-    clb_jvalue *m = clb_jdata_list(p->d), *calls = clb_jdata_list(p->d), *call = clb_jdata_dict(p->d);
-    clb_jvalue *f = clb_jdata_dict(p->d), *arguments = clb_jdata_dict(p->d);
-    set(p, arguments, ARGUMENT, text(p, VALUE));
-    set(p, f, "name", text(p, TOOL));
-    set(p, f, "arguments", object ? arguments : text(p, "{\"" ARGUMENT "\": \"" VALUE "\"}"));
-    set(p, call, "id", text(p, "abcde1234")); /* Mistral's are of nine characters */
-    set(p, call, "type", text(p, "function"));
-    set(p, call, "function", f);
-    clb_jdata_push(p->d, calls, call);
+    static const char *const ids[] = {"abcde1234", "fghij5678"}; /* Mistral's are of nine characters */
+    clb_jvalue *m = clb_jdata_list(p->d), *calls = clb_jdata_list(p->d);
+    for (unsigned i = 0; i < n; i++) {
+        clb_jvalue *call = clb_jdata_dict(p->d), *f = clb_jdata_dict(p->d), *arguments = clb_jdata_dict(p->d);
+        set(p, arguments, ARGUMENT, text(p, VALUE));
+        set(p, f, "name", text(p, TOOL));
+        set(p, f, "arguments", object ? arguments : text(p, "{\"" ARGUMENT "\": \"" VALUE "\"}"));
+        set(p, call, "id", text(p, ids[i]));
+        set(p, call, "type", text(p, "function"));
+        set(p, call, "function", f);
+        clb_jdata_push(p->d, calls, call);
+    }
     add(p, m, "user", content(p, caps, USER));
     set(p, add(p, m, "assistant", null ? clb_jdata_null(p->d) : text(p, "")), "tool_calls", calls);
-    clb_jvalue *result = add(p, m, "tool", content(p, caps, RESULT));
-    set(p, result, "tool_call_id", text(p, "abcde1234"));
-    set(p, result, "name", text(p, TOOL));
+    for (unsigned i = 0; i < n; i++) {
+        clb_jvalue *result = add(p, m, "tool", content(p, caps, RESULT));
+        set(p, result, "tool_call_id", text(p, ids[i]));
+        set(p, result, "name", text(p, TOOL));
+    }
     render(p, m, some_tools(p), NULL);
 }
 
 static void probe_calls(probe *p, clb_chat_caps *caps)
 {
-    render_call(p, caps, true, false);
+    render_calls(p, caps, true, false, 1);
     /* 'name': is how Python prints a dict: then the template means text */
     const bool object = shows(p, VALUE) && !shows(p, "'" ARGUMENT "':"), results = shows(p, RESULT);
     const bool none = shows(p, "None");
-    render_call(p, caps, false, false);
+    render_calls(p, caps, false, false, 1);
     const bool as_text = shows(p, VALUE);
     caps->object_arguments = object || !as_text;
     caps->tool_calls = object || as_text;
     caps->tool_results = object ? results : shows(p, RESULT);
-    render_call(p, caps, caps->object_arguments, true);
+    render_calls(p, caps, caps->object_arguments, true, 1);
     caps->null_content = shows(p, VALUE) && shows(p, "None") == none;
+    render_calls(p, caps, caps->object_arguments, false, 2);
+    caps->parallel_calls = p->rendered;
 }
 
 /* The opening of a turn with enable_thinking on and off. */

@@ -160,6 +160,23 @@ static void calls(void **state)
     json_decref(t);
 }
 
+/* Two calls in a message, where the template takes one. */
+static void one_by_one(void **state)
+{
+    (void)state;
+    static const char single[] = EACH "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}"
+                                      "<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}[{{ c.id }} {{ c.function.arguments.a }}]{% endfor %}"
+                                      "{% endfor %}{{ tools[0].function.name if tools }}";
+    const options o = {.tools = tools_json};
+    expect(single,
+           "[{\"role\":\"user\",\"content\":\"U\"},{\"role\":\"assistant\",\"content\":\"A\",\"tool_calls\":["
+           "{\"id\":\"x\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}},"
+           "{\"id\":\"y\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 2}\"}}]},"
+           "{\"role\":\"tool\",\"tool_call_id\":\"y\",\"content\":\"Y\"},{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"X\"},"
+           "{\"role\":\"user\",\"content\":\"V\"}]",
+           &o, "<user>U<assistant>A[x 1]<tool>X<assistant>[y 2]<tool>Y<user>Vf", "");
+}
+
 /* Templates that know nothing of tools. */
 static void explained(void **state)
 {
@@ -293,7 +310,7 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contents), cmocka_unit_test(systems),   cmocka_unit_test(calls),    cmocka_unit_test(explained), cmocka_unit_test(thoughts),
+        cmocka_unit_test(contents), cmocka_unit_test(systems),   cmocka_unit_test(calls), cmocka_unit_test(one_by_one),   cmocka_unit_test(explained), cmocka_unit_test(thoughts),
         cmocka_unit_test(goes_on),  cmocka_unit_test(must_call), cmocka_unit_test(refusals), cmocka_unit_test(no_forgery),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -24,7 +24,7 @@ static int add_content(clb_adapter *a, size_t i, const json_t *content, clb_mark
 {
     const json_t *part;
     size_t k;
-    char field[40];
+    char field[72];
     if (!content || json_is_null(content))
         return COLIBRI_OK;
     if (json_is_string(content))
@@ -106,7 +106,7 @@ static clb_jvalue *id_value(clb_adapter *a, const char *id)
 static int arguments_of(clb_adapter *a, size_t i, size_t k, const json_t *f, json_t **out, clb_error *err)
 {
     const json_t *arguments = json_object_get(f, "arguments");
-    char field[48];
+    char field[72];
     *out = NULL;
     if (json_is_object(arguments))
         *out = json_incref((json_t *)arguments);
@@ -126,8 +126,9 @@ static int arguments_of(clb_adapter *a, size_t i, size_t k, const json_t *f, jso
 
 #define CALLS_MOST 128
 
-/* tool_calls of an assistant's message: as values, or where the template shows none, as text behind the content. */
-static int add_calls(clb_adapter *a, size_t i, const json_t *calls, clb_jvalue *m, clb_marked *text, clb_error *err)
+/* `only`: this one of the calls, -1: all of them.
+ * tool_calls of an assistant's message: as values, or where the template shows none, as text behind the content. */
+static int add_calls(clb_adapter *a, size_t i, const json_t *calls, long only, clb_jvalue *m, clb_marked *text, clb_error *err)
 {
     clb_jvalue *list = clb_jdata_list(a->d);
     clb_written_call written[CALLS_MOST];
@@ -141,7 +142,9 @@ static int add_calls(clb_adapter *a, size_t i, const json_t *calls, clb_jvalue *
     {
         const json_t *f = json_object_get(call, "function");
         const char *name = json_string_value(json_object_get(f, "name")), *id = json_string_value(json_object_get(call, "id"));
-        char field[40];
+        char field[72];
+        if (only >= 0 && k != (size_t)only)
+            continue;
         snprintf(field, sizeof field, ".tool_calls[%zu].function.name", k);
         if (!name)
             CLB_GO(refuse(a, i, field, "a call has a function with a name", err));
@@ -248,7 +251,7 @@ static bool is_handled(const char *key)
     return false;
 }
 
-static int adapt_message(clb_adapter *a, size_t i, const char *role, clb_jvalue *list, clb_error *err)
+static int adapt_message(clb_adapter *a, size_t i, const char *role, long only, clb_jvalue *list, clb_error *err)
 {
     const json_t *from = json_array_get(a->request->messages, i), *calls = json_object_get(from, "tool_calls");
     const json_t *content = json_object_get(from, "content"), *id = json_object_get(from, "tool_call_id");
@@ -263,9 +266,10 @@ static int adapt_message(clb_adapter *a, size_t i, const char *role, clb_jvalue 
         set(a, m, key, clb_json_values(a->d, value));
     if (strcmp(role, "user") == 0)
         CLB_GO(put_system_first(a, &text, err));
-    CLB_GO(add_content(a, i, content, &text, err));
+    if (only <= 0)
+        CLB_GO(add_content(a, i, content, &text, err));
     if (assistant && calls && !json_is_null(calls))
-        CLB_GO(add_calls(a, i, calls, m, &text, err));
+        CLB_GO(add_calls(a, i, calls, only, m, &text, err));
     else if (calls && !json_is_null(calls))
         CLB_GO(refuse(a, i, ".tool_calls", "only messages of the assistant have tool_calls", err));
     if (!assistant && !tool && (!content || json_is_null(content)))
@@ -285,6 +289,31 @@ static int adapt_message(clb_adapter *a, size_t i, const char *role, clb_jvalue 
 done:
     clb_marked_free(&text);
     return rc;
+}
+
+/* A template that takes one call a message: each gets a message of its own, with its result behind it. *i: the message with the
+ * calls, then the last of their results. */
+static int adapt_calls_one_by_one(clb_adapter *a, size_t *i, clb_jvalue *list, clb_error *err)
+{
+    const json_t *messages = a->request->messages, *calls = json_object_get(json_array_get(messages, *i), "tool_calls");
+    const size_t from = *i;
+    size_t end = from + 1;
+    while (end < json_array_size(messages) && strcmp(role_of(json_array_get(messages, end)), "tool") == 0)
+        end++;
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        const char *id = json_string_value(json_object_get(json_array_get(calls, k), "id"));
+        size_t answer = from + 1 + k;
+        for (size_t r = from + 1; r < end && id; r++) {
+            const char *of = json_string_value(json_object_get(json_array_get(messages, r), "tool_call_id"));
+            if (of && strcmp(of, id) == 0)
+                answer = r;
+        }
+        CLB_TRY(adapt_message(a, from, "assistant", (long)k, list, err));
+        if (answer < end)
+            CLB_TRY(adapt_message(a, answer, "tool", -1, list, err));
+    }
+    *i = end - 1;
+    return COLIBRI_OK;
 }
 
 /* Messages of the system at the beginning become one, with what there is to say about tools. */
@@ -367,7 +396,12 @@ int clb_adapt_messages(clb_adapter *a, clb_jvalue **out, clb_error *err)
                 continue;
             a->continued = true;
         }
-        CLB_TRY(adapt_message(a, i, role, list, err));
+        if (json_array_size(json_object_get(m, "tool_calls")) > 1 && a->caps->tool_calls && a->caps->tool_results &&
+            !a->caps->parallel_calls) {
+            CLB_TRY(adapt_calls_one_by_one(a, &i, list, err));
+            continue;
+        }
+        CLB_TRY(adapt_message(a, i, role, -1, list, err));
     }
     *out = list;
     if (a->system.text.n) /* no user has spoken: then it is all there is */

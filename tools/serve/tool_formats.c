@@ -183,7 +183,7 @@ const clb_tool_format clb_tool_formats[] = {
      .open = {"<|function_call|>"},
      JSON_KEYS},
     {.name = "gigachat3",
-     .signs = {"function call<|role_sep|>"},
+     .signs = {"function call", "<|role_sep|>"},
      .shape = CLB_SHAPE_JSON,
      .open = {"<|message_sep|>\n\nfunction call<|role_sep|>\n", "function call<|role_sep|>\n"},
      JSON_KEYS},

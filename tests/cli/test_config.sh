@@ -126,7 +126,7 @@ rm "$user"
 refuse 2 "unknown flag '--a? b'" "$c" config "--a"$'\033'$'\n'"b"
 
 # Every file of the examples is right.
-for ini in "$SOURCE_DIR"/examples/ini/*.ini; do
+for ini in "$SOURCE_DIR"/examples/ini/*.ini "$SOURCE_DIR"/examples/ini/serve/*.ini; do
     run 0 "$c" config check "$ini"
 done
 # The commented file shows every setting, and its lines are right once they are not comments.

@@ -9,7 +9,7 @@
 static int refuse(clb_adapter *a, size_t i, const char *field, const char *what, clb_error *err)
 {
     if (a->param)
-        snprintf(a->param, 64, "messages[%zu]%s", i, field);
+        snprintf(a->param, 64, "messages[%u]%.40s", (unsigned)i, field);
     return clb_fail(err, COLIBRI_E_USAGE, "%s", what);
 }
 
@@ -41,7 +41,7 @@ static int add_content(clb_adapter *a, size_t i, const json_t *content, clb_mark
         if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0 &&
             strcmp(type, "refusal") != 0) {
             if (a->param)
-                snprintf(a->param, 64, "messages[%zu]%s.type", i, field);
+                snprintf(a->param, 64, "messages[%u]%.32s.type", (unsigned)i, field);
             return clb_fail(err, COLIBRI_E_USAGE, "parts of type '%.40s' are not supported: this server reads text only", type);
         }
         if (!json_is_string(text))

@@ -165,7 +165,7 @@ static void one_by_one(void **state)
 {
     (void)state;
     static const char single[] = EACH "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}"
-                                      "<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}[{{ c.id }} {{ c.function.arguments.a }}]{% endfor %}"
+                                      "<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}[{{ c.id }} {{ c.function.arguments | tojson }}]{% endfor %}"
                                       "{% endfor %}{{ tools[0].function.name if tools }}";
     const options o = {.tools = tools_json};
     expect(single,
@@ -174,7 +174,7 @@ static void one_by_one(void **state)
            "{\"id\":\"y\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 2}\"}}]},"
            "{\"role\":\"tool\",\"tool_call_id\":\"y\",\"content\":\"Y\"},{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"X\"},"
            "{\"role\":\"user\",\"content\":\"V\"}]",
-           &o, "<user>U<assistant>A[x 1]<tool>X<assistant>[y 2]<tool>Y<user>Vf", "");
+           &o, "<user>U<assistant>A[x {\"a\": 1}]<tool>X<assistant>[y {\"a\": 2}]<tool>Y<user>Vf", "");
 }
 
 /* Templates that know nothing of tools. */

@@ -330,6 +330,8 @@ int schema_rule(clb_gbnf *g, const json_t *schema, bool part, char rule[CLB_GBNF
     if (!text || !g->chain)
         rc = CLB_NOMEM(err, "a schema");
     if (!rc)
+        rc = schema_spend(g, strlen(text), err);
+    if (!rc)
         rc = known_or_made(g, schema, text, rule, err);
     if (part) {
         json_decref(g->chain);
@@ -340,6 +342,24 @@ int schema_rule(clb_gbnf *g, const json_t *schema, bool part, char rule[CLB_GBNF
     return rc;
 }
 
+/* Whether values lie within values more than `left` deep. */
+static bool deeper(const json_t *value, int left)
+{
+    const char *key;
+    json_t *member;
+    if (left == 0)
+        return true;
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (deeper(json_array_get(value, i), left - 1))
+            return true;
+    json_object_foreach((json_t *)(uintptr_t)value, key, member)
+    {
+        if (deeper(member, left - 1))
+            return true;
+    }
+    return false;
+}
+
 int clb_gbnf_schema(clb_gbnf *g, const json_t *schema, char rule[CLB_GBNF_NAME], clb_error *err)
 {
     g->root = schema ? schema : json_true();
@@ -347,6 +367,13 @@ int clb_gbnf_schema(clb_gbnf *g, const json_t *schema, char rule[CLB_GBNF_NAME],
     schema_path_back(g, 0);
     json_object_clear(g->made);
     json_array_clear(g->chain);
+    g->work = 0;
+    if (deeper(g->root, 5 * SCHEMA_MOST_DEPTH))
+        return schema_fail(g, err, COLIBRI_E_LIMIT, "schemas more than %d deep", SCHEMA_MOST_DEPTH);
+    g->root_size = json_dumpb(g->root, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (g->root_size > SCHEMA_MOST_SIZE)
+        return schema_fail(g, err, COLIBRI_E_LIMIT, "a schema of %zu bytes; at most %u are read", g->root_size,
+                           SCHEMA_MOST_SIZE);
     return schema_rule(g, g->root, true, rule, err);
 }
 

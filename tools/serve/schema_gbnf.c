@@ -18,6 +18,13 @@ void schema_say(const clb_gbnf *g, clb_error *err, int code, const char *fmt, ..
     clb_error_set(err, code, "#%s: %s", g->path.n ? g->path.data : "", text);
 }
 
+int schema_spend(clb_gbnf *g, uint64_t work, clb_error *err)
+{
+    g->work += work;
+    return g->work > SCHEMA_MOST_WORK ? schema_fail(g, err, COLIBRI_E_LIMIT, "the schema takes too much work")
+                                      : COLIBRI_OK;
+}
+
 int schema_refuse(const clb_gbnf *g, clb_error *err, const char *keyword, const char *why)
 {
     return why ? schema_fail(g, err, COLIBRI_E_UNSUPPORTED, "\"%s\" is not supported: %s", keyword, why)

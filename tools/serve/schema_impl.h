@@ -14,8 +14,11 @@
 #define SCHEMA_MOST_DEPTH  100   /* schemas within schemas */
 #define SCHEMA_MOST_RULES  20000 /* of a builder */
 #define SCHEMA_MOST_TEXT   (4u << 20)
-#define SCHEMA_MOST_COUNT  20000 /* a larger maxLength or maxItems allows this many; a larger minimum is refused */
-#define SCHEMA_MOST_DIGITS 18    /* of an integer: fits 64 bits in any reader */
+#define SCHEMA_MOST_COUNT  20000      /* a larger maxLength or maxItems allows this many; a larger minimum is refused */
+#define SCHEMA_MOST_SIZE   (1u << 20) /* bytes of a schema */
+#define SCHEMA_MOST_WORK   1000000000u /* of a schema: bytes looked at, roughly; less than a second */
+#define SCHEMA_MOST_NAMES  5000       /* properties of an object, names in "required" */
+#define SCHEMA_MOST_DIGITS 18         /* of an integer: fits 64 bits in any reader */
 
 struct clb_gbnf {
     clb_buf out;    /* rules so far */
@@ -26,12 +29,16 @@ struct clb_gbnf {
     json_t *made;  /* text of a schema -> name of its rule */
     json_t *chain; /* texts of the schemas that are being made without a step into a part of a value */
     int depth;
+    size_t root_size; /* bytes */
+    uint64_t work;
     clb_buf path; /* JSON pointer of where one is, for messages */
 };
 
 /* Fails with the place: "#/properties/a: ...". */
 #define schema_fail(g, err, code, ...) (schema_say((g), (err), (code), __VA_ARGS__), clb_error_code(code))
 void schema_say(const clb_gbnf *g, clb_error *err, int code, const char *fmt, ...) CLB_PRINTF(4, 5);
+/* LIMIT where a schema takes too much work. */
+int schema_spend(clb_gbnf *g, uint64_t work, clb_error *err);
 /* "#/...: "keyword" is not supported (why)"; why may be NULL. */
 int schema_refuse(const clb_gbnf *g, clb_error *err, const char *keyword, const char *why);
 

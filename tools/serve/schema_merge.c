@@ -206,15 +206,22 @@ static json_t *both(const json_t *a, const json_t *b)
 }
 
 /* Properties of both; one that only one side names must be what the other side allows of further ones. */
-static int merge_properties(json_t *to, const json_t *a, const json_t *b, clb_error *err)
+static int merge_properties(clb_gbnf *g, json_t *to, const json_t *a, const json_t *b, clb_error *err)
 {
     const json_t *mine = json_object_get(a, "properties"), *theirs = json_object_get(b, "properties");
     const json_t *my_rest = json_object_get(a, "additionalProperties"),
                  *their_rest = json_object_get(b, "additionalProperties");
     json_t *merged = json_object(), *property;
     const char *key;
+    const uint64_t n = json_object_size(mine) + (uint64_t)json_object_size(theirs);
     if (!merged)
         return CLB_NOMEM(err, "a schema");
+    /* Where both name something, its text may be compared. */
+    int rc = schema_spend(g, 1000 + 200 * n + (mine && theirs ? g->root_size : 0), err);
+    if (rc) {
+        json_decref(merged);
+        return rc;
+    }
     json_object_foreach((json_t *)(uintptr_t)mine, key, property)
     {
         const json_t *other = json_object_get(theirs, key);
@@ -265,8 +272,9 @@ static int merge_required(json_t *to, const json_t *a, const json_t *b, clb_erro
 }
 
 /* Constants of both. */
-static int merge_enums(json_t *to, const json_t *a, const json_t *b, clb_error *err)
+static int merge_enums(clb_gbnf *g, json_t *to, const json_t *a, const json_t *b, clb_error *err)
 {
+    CLB_TRY(schema_spend(g, 16 * (uint64_t)json_array_size(a) * json_array_size(b), err));
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(a); i++)
         for (size_t k = 0; k < json_array_size(b); k++)
@@ -303,8 +311,7 @@ static int bound_direction(const char *keyword)
     return 0;
 }
 
-static int merge_keyword(const clb_gbnf *g, json_t *to, const char *keyword, const json_t *a, const json_t *b,
-                         clb_error *err)
+static int merge_keyword(clb_gbnf *g, json_t *to, const char *keyword, const json_t *a, const json_t *b, clb_error *err)
 {
     const int direction = bound_direction(keyword);
     if (direction && json_is_number(a) && json_is_number(b)) {
@@ -318,7 +325,7 @@ static int merge_keyword(const clb_gbnf *g, json_t *to, const char *keyword, con
     if (strcmp(keyword, "required") == 0)
         return merge_required(to, a, b, err);
     if (strcmp(keyword, "enum") == 0)
-        return merge_enums(to, a, b, err);
+        return merge_enums(g, to, a, b, err);
     if (strcmp(keyword, "const") == 0)
         return set(to, "enum", json_array(), err); /* two values at once */
     if (strcmp(keyword, "anyOf") == 0)
@@ -355,7 +362,7 @@ int schema_merge(clb_gbnf *g, const json_t *a, const json_t *b, json_t **out, cl
     if (!rc && json_object_get(a, "type") && json_object_get(b, "type"))
         rc = merge_types(g, to, a, b, err);
     if (!rc)
-        rc = merge_properties(to, a, b, err);
+        rc = merge_properties(g, to, a, b, err);
     json_object_foreach((json_t *)(uintptr_t)b, keyword, value)
     {
         const json_t *mine = json_object_get(a, keyword);

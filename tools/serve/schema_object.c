@@ -170,12 +170,15 @@ static int add_members(struct object *o, const json_t *schema, clb_error *err)
         return schema_fail(o->g, err, COLIBRI_E_USAGE, "\"properties\" must be an object");
     if (required && !json_is_array(required))
         return schema_fail(o->g, err, COLIBRI_E_USAGE, "\"required\" must be an array");
+    if (json_object_size(properties) > SCHEMA_MOST_NAMES || json_array_size(required) > SCHEMA_MOST_NAMES)
+        return schema_fail(o->g, err, COLIBRI_E_LIMIT, "more than %d properties", SCHEMA_MOST_NAMES);
     for (size_t i = 0; i < json_array_size(required); i++)
         if (!json_is_string(json_array_get(required, i)))
             return schema_fail(o->g, err, COLIBRI_E_USAGE, "\"required\" must list names");
     o->members = calloc(json_object_size(properties) + json_array_size(required) + 1, sizeof *o->members);
     if (!o->members)
         return CLB_NOMEM(err, "a schema");
+    CLB_TRY(schema_spend(o->g, (json_object_size(properties) + (uint64_t)1) * json_array_size(required), err));
     json_object_foreach((json_t *)(uintptr_t)properties, key, property)
     {
         CLB_TRY(add_member(o, key, property, listed(required, key), err));

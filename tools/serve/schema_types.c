@@ -175,6 +175,10 @@ static int objects_apart(clb_gbnf *g, const json_t *a, const json_t *b, int dept
     const char *key;
     json_t *property;
     *apart = false;
+    CLB_TRY(schema_spend(g,
+                         (json_object_size(mine) + (uint64_t)1) * (json_array_size(json_object_get(a, "required")) +
+                                                                   json_array_size(json_object_get(b, "required")) + 1),
+                         err));
     if (!json_is_object(mine))
         return COLIBRI_OK;
     json_object_foreach((json_t *)(uintptr_t)mine, key, property)
@@ -191,6 +195,9 @@ static int objects_apart(clb_gbnf *g, const json_t *a, const json_t *b, int dept
         }
     }
     /* b wants a property that is never made for a. */
+    CLB_TRY(schema_spend(
+        g, (uint64_t)json_array_size(json_object_get(a, "required")) * json_array_size(json_object_get(b, "required")),
+        err));
     const json_t *wanted = json_object_get(b, "required"), *more = json_object_get(a, "additionalProperties");
     for (size_t i = 0; i < json_array_size(wanted); i++) {
         const json_t *name = json_array_get(wanted, i);
@@ -229,6 +236,7 @@ static int flat_apart(clb_gbnf *g, const json_t *a, const json_t *b, int depth, 
         return COLIBRI_OK;
     }
     if (n_constants(a) && n_constants(b)) {
+        CLB_TRY(schema_spend(g, 16 * (uint64_t)n_constants(a) * n_constants(b), err));
         *apart = true;
         for (size_t i = 0; *apart && i < n_constants(a); i++)
             for (size_t k = 0; *apart && k < n_constants(b); k++)

@@ -36,7 +36,8 @@ void clb_reply_error(clb_exchange *x, int http_status, const char *type, const c
     va_end(args);
     json_t *const error =
         json_pack("{s:o, s:s, s:s?, s:s?}", "message", text_of(message), "type", type, "param", param, "code", code);
-    clb_reply_json(x, http_status, json_pack("{s:o}", "error", error));
+    /* "type" is for Anthropic's clients */
+    clb_reply_json(x, http_status, json_pack("{s:s, s:o}", "type", "error", "error", error));
 }
 
 void clb_reply_status(clb_exchange *x, int status, const char *message)

@@ -2,7 +2,8 @@
  *
  * Every lane that generates has its row. Prompts share what is left: those with the least left first, so that short
  * ones do not wait for long ones, but whoever was passed over MOST_SKIPPED times comes first with half of the rows.
- * While anybody else is there, rows are limited to what `slice_ns` holds by the measured cost of a row. */
+ * While anybody else is there, rows are limited to what `slice_ns` holds by the measured cost of a row. A prompt that
+ * is through after this pass waits for all of its rows: much longer ones behind it sit out, or at most double them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #define MOST_SKIPPED  3u
 #define FEWEST_ROWS   32u  /* of prompts in a pass: fewer would cost more than they let others wait */
 #define UNKNOWN_ROWS  64u  /* before anything is measured */
-#define UNBROKEN_ROWS 128u /* of a pass that may not be given up, if others may come */
+#define UNBROKEN_ROWS 64u  /* of a pass that may not be given up, if others may come */
 
 static bool keeps_all(const clb_scheduler *s)
 {
@@ -137,6 +138,18 @@ static uint32_t piece(const clb_scheduler *s, const clb_lane *lane, uint32_t roo
     return left < whole ? left : whole;
 }
 
+/* Rows for a prompt behind others that are through after this pass, with `ready` rows, and more that are not, with
+ * `unready`: none once, so that the first text of a newcomer comes as if it were alone, then as many as the former have.
+ * One that is not much longer may be through as well. */
+static uint32_t fair_rows(const clb_lane *lane, uint32_t ready, uint32_t unready, uint32_t most)
+{
+    const uint32_t fair = ready > FEWEST_ROWS ? ready : FEWEST_ROWS;
+    if (clb_lane_left(lane) <= 2 * fair)
+        return most;
+    const uint32_t rows = lane->skipped && fair > unready ? fair - unready : 0;
+    return rows < most ? rows : most;
+}
+
 /* Fills spans and in_pass; returns the rows of prompts. */
 static uint32_t choose(clb_scheduler *s, clb_lane **reading, uint32_t n_reading, uint32_t rows)
 {
@@ -145,7 +158,7 @@ static uint32_t choose(clb_scheduler *s, clb_lane **reading, uint32_t n_reading,
         if (s->lanes[i]->state == CLB_LANE_GENERATES)
             add(s, s->lanes[i], &s->lanes[i]->next, 1);
     const uint32_t n_generating = s->n_in_pass, batch = s->o.engine->batch;
-    uint32_t room = rows < batch - n_generating ? rows : batch - n_generating, used = 0;
+    uint32_t room = rows < batch - n_generating ? rows : batch - n_generating, used = 0, ready = 0, unready = 0;
     if (n_reading && is_scoring(reading[0])) { /* its logits need the buffer */
         s->n_in_pass = 0;
         n_reading = 1;
@@ -160,12 +173,15 @@ static uint32_t choose(clb_scheduler *s, clb_lane **reading, uint32_t n_reading,
             lane->waited = true;
             continue;
         }
-        const uint32_t most = lane->skipped > MOST_SKIPPED && n_reading > 1 ? (rows + 1) / 2 : room;
+        uint32_t most = lane->skipped > MOST_SKIPPED && n_reading > 1 ? (rows + 1) / 2 : room;
+        if (ready && s->o.slice_ns)
+            most = fair_rows(lane, ready, unready, most);
         const uint32_t n = piece(s, lane, most < room ? most : room);
         if (!n || (n > room && used)) { /* a piece of a strategy's own length comes alone */
             lane->skipped++;
             continue;
         }
+        *(n == clb_lane_left(lane) ? &ready : &unready) += n;
         add(s, lane, lane->goal.ids + lane->held.n, n);
         lane->skipped = 0;
         used += n;

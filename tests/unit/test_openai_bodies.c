@@ -188,6 +188,7 @@ static void chat(void **state)
         {CHAT("\"temperature\":3"), "temperature", "decimal_above_max_value", NULL},
         {CHAT("\"max_tokens\":0"), "max_tokens", "integer_below_min_value", NULL},
         {CHAT("\"max_completion_tokens\":0"), "max_completion_tokens", "integer_below_min_value", NULL},
+        {CHAT("\"max_completion_tokens\":5,\"max_tokens\":\"x\""), "max_tokens", "invalid_type", NULL},
         {CHAT("\"logprobs\":1"), "logprobs", "invalid_type", NULL},
         {CHAT("\"top_logprobs\":2"), "top_logprobs", "invalid_value", "'logprobs' is enabled"},
         {CHAT("\"logprobs\":true,\"top_logprobs\":21"), "top_logprobs", "integer_above_max_value", NULL},

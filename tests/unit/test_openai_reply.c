@@ -162,6 +162,69 @@ static void a_whole_reply(void **state)
     json_decref(r);
 }
 
+static void fields_reach_the_scheduler(void **state)
+{
+    (void)state;
+    app.timeout_ns = 60000000000u;
+    chat("{\"model\":\"gpt-4o\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":0.25,\"top_p\":0."
+         "5,\"top_k\":-1,"
+         "\"min_p\":0.125,\"presence_penalty\":-1.5,\"frequency_penalty\":1.5,\"repeat_penalty\":1.25,\"repeat_last_"
+         "n\":-1,"
+         "\"seed\":-5,\"max_tokens\":7,\"max_completion_tokens\":8,\"logit_bias\":{\"3\":-100,\"4\":-99.5},\"ignore_"
+         "eos\":true,"
+         "\"logprobs\":true,\"top_logprobs\":20,\"lora\":[{\"id\":2,\"scale\":0.5}],\"user\":\"me\",\"store\":true,"
+         "\"metadata\":{},"
+         "\"mirostat\":0,\"typical_p\":1.0,\"cache_prompt\":true,\"n\":null,\"stop\":null,\"stream\":null,\"tools\":"
+         "null,"
+         "\"modalities\":[\"text\"],\"verbosity\":\"medium\"}");
+    assert_int_equal(fake.n, 1);
+    const clb_request_options *o = &fake.requests[0]->o;
+    const clb_sampler_params *p = &o->sampling;
+    assert_true(p->temperature == 0.25 && p->top_p == 0.5 && p->top_k == 0 && p->min_p == 0.125);
+    assert_true(p->presence_penalty == -1.5 && p->frequency_penalty == 1.5 && p->repeat_penalty == 1.25);
+    assert_int_equal(p->repeat_last_n, 2048); /* the context, and no more */
+    assert_true(p->seed == (uint64_t)-5);
+    assert_int_equal(o->max_tokens, 8);
+    assert_true(o->ignore_eog && o->lora_given && !o->score_prompt && !o->embed && !o->no_text);
+    assert_int_equal(o->n_logprobs, 20);
+    assert_int_equal(o->n_lora, 1);
+    assert_int_equal(o->n_choices, 1);
+    assert_true(o->timeout_ns > 50000000000u && o->timeout_ns <= 60000000000u);
+    fake_done(0, COLIBRI_E_INTERNAL, "enough", 0);
+    reset(NULL);
+    app.timeout_ns = 0;
+
+    /* what is not given is as the server was started; seeds differ */
+    uint64_t seeds[2];
+    for (int i = 0; i < 2; i++) {
+        complete(i ? "{\"prompt\":\"a\",\"seed\":-1,\"lora\":[],\"max_tokens\":0,\"echo\":true,\"logprobs\":0}"
+                   : "{\"prompt\":\"a\"}");
+        o = &fake.requests[0]->o;
+        assert_true(o->sampling.temperature == 0.8 && o->sampling.top_k == 40);
+        assert_int_equal(o->max_tokens, 2048);
+        assert_int_equal(o->n_logprobs, i - 1);
+        assert_true(o->lora_given == (i == 1) && o->n_lora == 0 && o->no_text == (i == 1) &&
+                    o->score_prompt == (i == 1));
+        seeds[i] = o->sampling.seed;
+        fake_done(0, COLIBRI_E_INTERNAL, "enough", 0);
+        reset(NULL);
+    }
+    assert_true(seeds[0] != seeds[1]);
+    app.sampling.seed = 42; /* of the operator's */
+    app.max_tokens = 11;
+    complete("{\"prompt\":\"a\"}");
+    assert_int_equal(fake.requests[0]->o.sampling.seed, 42);
+    assert_int_equal(fake.requests[0]->o.max_tokens, 11);
+    fake_done(0, COLIBRI_E_INTERNAL, "enough", 0);
+    reset(NULL);
+    complete("{\"prompt\":\"a\",\"max_tokens\":-1,\"seed\":0}");
+    assert_int_equal(fake.requests[0]->o.sampling.seed, 0);
+    assert_int_equal(fake.requests[0]->o.max_tokens, 2048);
+    fake_done(0, COLIBRI_E_INTERNAL, "enough", 0);
+    app.sampling.seed = 0;
+    app.max_tokens = 0;
+}
+
 static void a_chat_stream(void **state)
 {
     (void)state;
@@ -495,6 +558,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_teardown(f, reset)
     const struct CMUnitTest tests[] = {
         TEST(a_whole_reply),
+        TEST(fields_reach_the_scheduler),
         TEST(a_chat_stream),
         TEST(a_text_stream),
         TEST(errors_before_and_after_the_beginning),

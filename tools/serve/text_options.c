@@ -292,20 +292,18 @@ int clb_text_options_read(clb_text_options *o, const clb_app *app, const json_t 
 int clb_text_limit_read(clb_text_options *o, const json_t *body, const char *const *names, int64_t least,
                         clb_refusal *r)
 {
-    for (; *names; names++) {
+    for (bool found = false; *names; names++) {
         int64_t most = -2;
         const json_t *v = json_object_get(body, *names);
-        if (json_is_integer(v) && json_integer_value(v) == -1) { /* llama.cpp's word for no limit */
-            o->max_tokens = 0;
-            return COLIBRI_OK;
-        }
-        CLB_TRY(clb_field_integer(body, *names, least, UINT32_MAX, &most, r));
-        if (most == 0)
-            o->no_text = true;
-        if (most >= 0) {
-            o->max_tokens = (uint32_t)most;
-            return COLIBRI_OK;
-        }
+        if (json_is_integer(v) && json_integer_value(v) == -1) /* llama.cpp's word for no limit */
+            most = -1;
+        else
+            CLB_TRY(clb_field_integer(body, *names, least, UINT32_MAX, &most, r));
+        if (most == -2 || found)
+            continue;
+        found = true;
+        o->no_text = most == 0;
+        o->max_tokens = most < 0 ? 0 : (uint32_t)most;
     }
     return COLIBRI_OK;
 }

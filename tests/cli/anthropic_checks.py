@@ -113,6 +113,9 @@ def blocks():
     b = c.ok(MESSAGES, dict(ask(), system=[dict(type="text", text="Answer in one sentence.", cache_control=dict(type="ephemeral"))],
                             messages=[dict(role="user", content=[dict(type="text", text=RECALL)])]))
     assert a["content"] == b["content"]
+    # the system may speak among the messages, too
+    o = [c.ok(COUNT, dict(ask(), **m)) for m in (dict(system="Be brief."), dict(messages=[dict(role="system", content="Be brief.")] + ask()["messages"]))]
+    assert o[0] == o[1], o
     # a line that differs from request to request is no part of the prompt
     nonce = [dict(type="text", text=f"x-anthropic-billing-header: cch={time.time()};"), dict(type="text", text="Answer in one sentence.")]
     n = [c.ok(COUNT, dict(ask(), system=s))["input_tokens"] for s in ("Answer in one sentence.", nonce)]
@@ -168,7 +171,7 @@ def refusals():
     refused(dict(ask(), max_tokens=0), 400, bad, "max_tokens")
     refused(dict(ask(), temperature=1.5), 400, bad, "temperature")
     refused(dict(ask(), frobnicate=1), 400, bad, "frobnicate")
-    refused(dict(ask(), messages=[dict(role="system", content="x")]), 400, bad, "messages.0")
+    refused(dict(ask(), messages=[dict(role="king", content="x")]), 400, bad, "messages.0")
     image = dict(type="image", source=dict(type="base64", media_type="image/png", data=""))
     refused(dict(ask(), messages=[dict(role="user", content=[image])]), 400, bad, "'image'")
     refused(dict(ask(), messages=[dict(role="user", content=[dict(type="tool_result")])]), 400, bad, "tool_use_id")

@@ -11,7 +11,8 @@ base, exact = sys.argv[1].removesuffix("/v1"), "--exact" in sys.argv
 client = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0, timeout=120)
 QUESTION = "Remember this: the secret code of the silver fox is 7316. What is the secret code of the silver fox?"
 ANSWER = "The secret code of the silver fox is 7316."
-ASK = dict(model="any", max_tokens=40, temperature=0, messages=[{"role": "user", "content": QUESTION}])
+# today's client has no temperature, the server does
+ASK = dict(model="any", max_tokens=40, extra_body={"temperature": 0}, messages=[{"role": "user", "content": QUESTION}])
 WEATHER = {"name": "get_weather", "description": "Weather of a city", "input_schema": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
     "required": ["city", "days"], "additionalProperties": False}}
@@ -72,7 +73,7 @@ def tools():
 
 
 def errors():
-    for change, kind in ((dict(messages=[]), anthropic.BadRequestError), (dict(temperature=9), anthropic.BadRequestError),
+    for change, kind in ((dict(messages=[]), anthropic.BadRequestError), (dict(extra_body={"temperature": 9}), anthropic.BadRequestError),
                          (dict(messages=[{"role": "user", "content": "word " * 100000}]), anthropic.BadRequestError)):
         try:
             client.messages.create(**{**ASK, **change})

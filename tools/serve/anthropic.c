@@ -32,6 +32,9 @@ static const clb_field fields[] = {
     {"cache_control", CLB_FIELD_IGNORED, NULL},
     {"inference_geo", CLB_FIELD_IGNORED, NULL},
     {"speed", CLB_FIELD_IGNORED, NULL},
+    {"diagnostics", CLB_FIELD_IGNORED, NULL},
+    {"user_profile_id", CLB_FIELD_IGNORED, NULL},
+    {"workspace_id", CLB_FIELD_IGNORED, NULL},
     {"betas", CLB_FIELD_IGNORED, NULL},
     {"context_management", CLB_FIELD_IGNORED, NULL},
     {"container", CLB_FIELD_NEUTRAL, "null"},
@@ -91,7 +94,7 @@ static int read_tool_choice(const json_t *body, request *q, clb_refusal *r)
 /* thinking: on, off, or as not given: off where the template lets one choose, as Anthropic has it. */
 static int read_thinking(const json_t *body, request *q, clb_refusal *r)
 {
-    static const char *const types[] = {"enabled", "disabled", "adaptive", NULL};
+    static const char *const types[] = {"enabled", "disabled", "adaptive", "between_tools", NULL};
     json_t *thinking, *kwargs;
     size_t type = 1;
     CLB_TRY(clb_field_object(body, "thinking", &thinking, r));

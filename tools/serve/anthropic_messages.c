@@ -192,13 +192,10 @@ static int read_assistant(json_t *list, const json_t *content, const char *where
     return COLIBRI_OK;
 }
 
-static int read_system(const json_t *body, json_t *list, clb_refusal *r)
+static int add_system(json_t *list, const json_t *content, const char *where, clb_refusal *r)
 {
-    const json_t *system = json_object_get(body, "system");
     json_t *text;
-    if (!system || json_is_null(system))
-        return COLIBRI_OK;
-    CLB_TRY(join_text(system, "system", true, &text, r));
+    CLB_TRY(join_text(content, where, true, &text, r));
     if (json_string_length(text) == 0) {
         json_decref(text);
         return COLIBRI_OK;
@@ -213,7 +210,9 @@ static int read_messages(const json_t *body, json_t *list, clb_refusal *r)
     const json_t *m;
     json_t *messages;
     size_t i;
-    CLB_TRY(read_system(body, list, r));
+    const json_t *system = json_object_get(body, "system");
+    if (system && !json_is_null(system))
+        CLB_TRY(add_system(list, system, "system", r));
     CLB_TRY(clb_field_array(body, "messages", &messages, r));
     if (!messages)
         return clb_refuse(r, NULL, "messages", "Field required");
@@ -235,9 +234,10 @@ static int read_messages(const json_t *body, json_t *list, clb_refusal *r)
             CLB_TRY(read_user(list, content, where, r));
         else if (strcmp(role, "assistant") == 0)
             CLB_TRY(read_assistant(list, content, where, r));
+        else if (strcmp(role, "system") == 0)
+            CLB_TRY(add_system(list, content, where, r));
         else
-            return clb_refuse(r, NULL, where, "the role of a message is user or assistant; use the top-level 'system' field "
-                                              "for a system prompt");
+            return clb_refuse(r, NULL, where, "the role of a message is user, assistant or system");
     }
     return COLIBRI_OK;
 }

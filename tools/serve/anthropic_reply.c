@@ -267,7 +267,9 @@ static void put_stop(const clb_choice *ch, clb_json_buf *out)
     const state *s = ch->own;
     const bool calls = s->parser && clb_reply_parser_calls(s->parser) > 0;
     clb_jb_raw(out, "\"stop_reason\":");
-    if (ch->finish != CLB_FINISH_STOP)
+    if (ch->finish == CLB_FINISH_CONTEXT)
+        clb_jb_text(out, "model_context_window_exceeded");
+    else if (ch->finish != CLB_FINISH_STOP)
         clb_jb_text(out, "max_tokens");
     else
         clb_jb_text(out, ch->stop ? "stop_sequence" : calls ? "tool_use" : "end_turn");

@@ -1,6 +1,7 @@
 /* colibri serve: the model for other programs, over HTTP. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -64,9 +65,24 @@ static void on_done(void *app, const clb_http_done *done)
 
 static char *name_of_model(const clb_config *config)
 {
-    const char *const alias = clb_config_str(config, CLB_SET_serve_alias), *const path = clb_config_str(config, CLB_SET_model_model);
+    const char *const alias = clb_config_str(config, CLB_SET_serve_alias), *const path = clb_config_str(
+                                                                               config, CLB_SET_model_model);
     const char *const slash = strrchr(path, '/');
     return strdup(*alias ? alias : slash ? slash + 1 : path);
+}
+
+/* A file per connection, and some for the model and for what is loaded. */
+static void allow_files(const serve *s)
+{
+    const rlim_t need = 2 * clb_config_u64(s->config, CLB_SET_serve_max_connections) + 512;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need)
+        return;
+    limit.rlim_cur = need < limit.rlim_max ? need : limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur < need)
+        clb_logf(clb_args_log(s->args), COLIBRI_LOG_WARN,
+                 "the limit of open files (%llu, ulimit -n) is too low for so many connections",
+                 (unsigned long long)limit.rlim_cur);
 }
 
 /* Before the model: whoever waits for the server finds it, and is told that it is loading. */
@@ -80,6 +96,7 @@ static int start_http(serve *s, clb_error *err)
     options.app = &s->app;
     options.admit = clb_serve_admit;
     options.on_done = on_done;
+    allow_files(s);
     CLB_GO(clb_metrics_create(clb_serve_routes, &s->app.metrics, err));
     CLB_GO(clb_serve_control_start(&s->control, err));
     s->control_runs = true;
@@ -127,9 +144,9 @@ static void announce(serve *s)
     const bool six = strchr(host, ':') != NULL;
     s->app.load_ns = clb_now_ns() - s->app.start_ns;
     __atomic_store_n(&s->app.ready, true, __ATOMIC_RELEASE);
-    printf("server ready: http://%s%s%s:%u (loaded in %.1f s, %s, %u requests at once, context %u)\n", six ? "[" : "", host,
-           six ? "]" : "", (unsigned)clb_http_port(s->app.http), (double)s->app.load_ns / 1e9, s->app.model_name, s->app.parallel,
-           s->app.engine->ctx);
+    printf("server ready: http://%s%s%s:%u (loaded in %.1f s, %s, %u requests at once, context %u)\n", six ? "[" : "",
+           host, six ? "]" : "", (unsigned)clb_http_port(s->app.http), (double)s->app.load_ns / 1e9, s->app.model_name,
+           s->app.parallel, s->app.engine->ctx);
     fflush(stdout);
     clb_serve_notify("READY=1");
 }
@@ -188,15 +205,19 @@ const struct clb_command clb_command_serve = {
     .name = "serve",
     .summary = "serve a model over HTTP (OpenAI's and Anthropic's API)",
     .usage = "colibri serve -m MODEL [flags]",
-    .description =
-        "Clients of OpenAI's API find it under http://127.0.0.1:8080/v1, those of Anthropic's under http://127.0.0.1:8080. A line "
-        "'server ready: ...' on standard output says that the model is loaded; until then requests are answered with 503.\n\n"
-        "The server listens on this machine only. With --host it listens elsewhere, and then asks every client for a key "
-        "(--api-key-file). TLS is a proxy's work.\n\n"
-        "SIGTERM or Ctrl-C: running requests are brought to their end, for at most --drain-timeout seconds; a second one ends them. "
-        "SIGHUP: settings and keys are read again; those that need a restart are named.",
+    .description = "Clients of OpenAI's API find it under http://127.0.0.1:8080/v1, those of Anthropic's under "
+                   "http://127.0.0.1:8080. A line "
+                   "'server ready: ...' on standard output says that the model is loaded; until then requests are "
+                   "answered with 503.\n\n"
+                   "The server listens on this machine only. With --host it listens elsewhere, and then asks every "
+                   "client for a key "
+                   "(--api-key-file). TLS is a proxy's work.\n\n"
+                   "SIGTERM or Ctrl-C: running requests are brought to their end, for at most --drain-timeout seconds; "
+                   "a second one ends them. "
+                   "SIGHUP: settings and keys are read again; those that need a restart are named.",
     .examples = "colibri serve -m model.gguf   # for programs on this machine\n"
-                "colibri serve -m moe.gguf --max-memory 8G --parallel 2 --ctx 16384   # within 8 GiB, two long requests at once\n"
+                "colibri serve -m moe.gguf --max-memory 8G --parallel 2 --ctx 16384   # within 8 GiB, two long "
+                "requests at once\n"
                 "colibri serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt --log-requests   # for a network\n"
                 "colibri serve --config server.ini   # everything from a file",
     .flags = flags,

@@ -8,19 +8,21 @@
 #include "command.h"
 #include "serve/app.h"
 
-/* serve_settings.c: the HTTP options of a configuration; keys come from the setting and from its file. Points into `config` and
- * into *keys, which clb_serve_keys_free frees. USAGE: a file of keys that others may read, a key with blanks. */
+/* serve_settings.c: the HTTP options of a configuration; keys come from the setting and from its file. Points into
+ * `config` and into *keys, which clb_serve_keys_free frees. USAGE: a file of keys that others may read, a key with
+ * blanks. */
 typedef struct clb_serve_keys {
     char **keys;
     size_t n;
 } clb_serve_keys;
-int clb_serve_http_options(const clb_config *config, const clb_log *log, clb_http_options *out, clb_serve_keys *keys, clb_error *err);
+int clb_serve_http_options(const clb_config *config, const clb_log *log, clb_http_options *out, clb_serve_keys *keys,
+                           clb_error *err);
 void clb_serve_keys_free(clb_serve_keys *keys);
 /* What handlers read under the lock of the settings. */
 void clb_serve_app_settings(clb_app *app, const clb_config *config);
 /* Takes over what may change from one configuration to the next, and says so; what is not taken over is named. */
-int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config *old, const clb_config *fresh, const clb_log *log,
-                     clb_error *err);
+int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config *old, const clb_config *fresh,
+                     const clb_log *log, clb_error *err);
 
 /* serve_control.c: SIGTERM, SIGINT and SIGHUP come to a thread of their own, which is started before all others. */
 typedef struct clb_serve_control {

@@ -85,19 +85,23 @@ done:
     return rc;
 }
 
-int clb_serve_http_options(const clb_config *config, const clb_log *log, clb_http_options *out, clb_serve_keys *keys, clb_error *err)
+int clb_serve_http_options(const clb_config *config, const clb_log *log, clb_http_options *out, clb_serve_keys *keys,
+                           clb_error *err)
 {
     const char *const *items;
     const size_t n = clb_config_list(config, CLB_SET_serve_api_key, &items);
-    const char *const file = clb_config_str(config, CLB_SET_serve_api_key_file), *const host = clb_config_str(config, CLB_SET_serve_host);
+    const char *const file = clb_config_str(config, CLB_SET_serve_api_key_file), *const host = clb_config_str(
+                                                                                     config, CLB_SET_serve_host);
     *keys = (clb_serve_keys){0};
     for (size_t i = 0; i < n; i++)
         CLB_TRY(add_key(keys, items[i], strlen(items[i]), clb_config_origin(config, CLB_SET_serve_api_key), err));
     if (*file)
         CLB_TRY(read_file(keys, file, log, err));
     if (!keys->n && !clb_http_is_loopback(host))
-        return clb_fail(err, COLIBRI_E_USAGE,
-                        "listening on %.200s would let everybody in the network use the model: give --api-key-file (or --api-key)", host);
+        return clb_fail(
+            err, COLIBRI_E_USAGE,
+            "listening on %.200s would let everybody in the network use the model: give --api-key-file (or --api-key)",
+            host);
     *out = (clb_http_options){
         .host = host,
         .port = (uint16_t)clb_config_u64(config, CLB_SET_serve_port),
@@ -123,7 +127,8 @@ void clb_serve_app_settings(clb_app *app, const clb_config *config)
     app->sampling = clb_engine_sampler_params(config);
     app->sampling.seed = clb_config_u64(config, CLB_SET_sampling_seed); /* 0: a fresh one for each request */
     /* 256 tokens are a default for people at a terminal; who asks by API gets what there is room for. */
-    app->max_tokens = clb_config_is_set(config, CLB_SET_run_predict) ? (uint32_t)clb_config_u64(config, CLB_SET_run_predict) : 0;
+    app->max_tokens =
+        clb_config_is_set(config, CLB_SET_run_predict) ? (uint32_t)clb_config_u64(config, CLB_SET_run_predict) : 0;
     app->timeout_ns = clb_config_u64(config, CLB_SET_serve_request_timeout) * 1000000000u;
     app->keep_alive_s = (uint32_t)clb_config_u64(config, CLB_SET_serve_keep_alive);
     pthread_mutex_unlock(app->settings_lock);
@@ -131,8 +136,9 @@ void clb_serve_app_settings(clb_app *app, const clb_config *config)
 
 static bool may_change(enum clb_setting id)
 {
-    static const enum clb_setting fixed[] = {CLB_SET_serve_host,  CLB_SET_serve_port,  CLB_SET_serve_parallel, CLB_SET_serve_queue,
-                                             CLB_SET_serve_slice, CLB_SET_serve_alias, CLB_SET_serve_lora_dir};
+    static const enum clb_setting fixed[] = {CLB_SET_serve_host,    CLB_SET_serve_port,  CLB_SET_serve_parallel,
+                                             CLB_SET_serve_queue,   CLB_SET_serve_slice, CLB_SET_serve_alias,
+                                             CLB_SET_serve_lora_dir};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         if (fixed[i] == id)
             return false;
@@ -146,8 +152,8 @@ static void name(clb_buf *list, const clb_setting_info *info)
     (void)clb_buf_printf(list, NULL, "%s%s.%s", list->n ? ", " : "", info->section, info->key);
 }
 
-int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config *old, const clb_config *fresh, const clb_log *log,
-                     clb_error *err)
+int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config *old, const clb_config *fresh,
+                     const clb_log *log, clb_error *err)
 {
     clb_http_options options;
     clb_serve_keys keys;
@@ -158,7 +164,8 @@ int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config 
     clb_serve_app_settings(app, fresh);
     for (int i = 0; i < CLB_SET_COUNT; i++) {
         const clb_setting_info info = clb_setting_get((enum clb_setting)i);
-        if (clb_command_takes(command, info.id) && strcmp(clb_config_text(old, info.id), clb_config_text(fresh, info.id)) != 0)
+        if (clb_command_takes(command, info.id) &&
+            strcmp(clb_config_text(old, info.id), clb_config_text(fresh, info.id)) != 0)
             name(may_change(info.id) ? &taken : &kept, &info);
     }
     clb_logf(log, COLIBRI_LOG_WARN, "settings read again; changed: %s%s", taken.n ? taken.data : "nothing",

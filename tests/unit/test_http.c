@@ -206,7 +206,8 @@ static char *ask(clb_http *h, const char *head, const char *body)
     char text[4096];
     const int fd = dial(h);
     if (body)
-        snprintf(text, sizeof text, "%s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", head, strlen(body), body);
+        snprintf(text, sizeof text, "%s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", head, strlen(body),
+                 body);
     else
         snprintf(text, sizeof text, "%s\r\nConnection: close\r\n\r\n", head);
     put(fd, text);
@@ -352,7 +353,8 @@ static void test_keep_alive(void **state)
     put(fd, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
             "POST /echo?ms=20 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n2"
             "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nend");
-    const char *const r = take(fd, "\r\n\r\nend"), *const one = strstr(r, "\r\n\r\n1"), *const two = strstr(r, "\r\n\r\n2");
+    const char *const r = take(fd, "\r\n\r\nend"), *const one = strstr(r, "\r\n\r\n1"),
+                      *const two = strstr(r, "\r\n\r\n2");
     assert_true(one && two && one < two);
     clb_http_stats s;
     clb_http_get_stats(h, &s);
@@ -372,7 +374,8 @@ static void test_limits_of_bodies(void **state)
     /* exactly the limit, and one byte more */
     for (int more = 0; more < 2; more++) {
         const int fd = dial(h);
-        snprintf(head, sizeof head, "POST /echo HTTP/1.1" HOST "\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", 100000 + more);
+        snprintf(head, sizeof head, "POST /echo HTTP/1.1" HOST "\r\nConnection: close\r\nContent-Length: %d\r\n\r\n",
+                 100000 + more);
         put(fd, head);
         big[100000 + more] = '\0';
         put(fd, big);
@@ -586,9 +589,11 @@ static void test_hosts_and_origins(void **state)
         if (status_of(r) != pages[i].status || test_contains(r, "Access-Control-Allow-Origin") != pages[i].cors)
             fail_msg("origin '%s': %.300s", pages[i].origin, r);
     }
-    char *const r = ask(h, "OPTIONS /echo HTTP/1.1" HOST "\r\nOrigin: https://chat.example.org"
-                           "\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type, x-stainless-os",
-                        NULL);
+    char *const r =
+        ask(h,
+            "OPTIONS /echo HTTP/1.1" HOST "\r\nOrigin: https://chat.example.org"
+            "\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type, x-stainless-os",
+            NULL);
     assert_status(r, 204);
     assert_has(r, "Access-Control-Allow-Origin: https://chat.example.org");
     assert_has(r, "Access-Control-Allow-Headers: content-type, x-stainless-os");
@@ -804,7 +809,8 @@ static void *in_crowd(void *ctx)
     for (int i = 0; i < 10; i++) {
         const int fd = dial(c->h);
         snprintf(want, sizeof want, "\r\n\r\n%p-%d;", ctx, i);
-        snprintf(text, sizeof text, "POST /echo?ms=3 HTTP/1.1" HOST "\r\nContent-Length: %zu\r\n\r\n%s", strlen(want) - 4, want + 4);
+        snprintf(text, sizeof text, "POST /echo?ms=3 HTTP/1.1" HOST "\r\nContent-Length: %zu\r\n\r\n%s",
+                 strlen(want) - 4, want + 4);
         put(fd, text);
         if (i % 4 == 3) { /* some do not wait */
             close(fd);
@@ -909,12 +915,13 @@ static void test_addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replies),    cmocka_unit_test(test_keep_alive),        cmocka_unit_test(test_limits_of_bodies),
-        cmocka_unit_test(test_malformed),  cmocka_unit_test(test_keys),              cmocka_unit_test(test_hosts_and_origins),
-        cmocka_unit_test(test_streams),    cmocka_unit_test(test_later),             cmocka_unit_test(test_vanished),
-        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_trickle),          cmocka_unit_test(test_connections),
-        cmocka_unit_test(test_crowd),      cmocka_unit_test(test_stop),              cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_replies),     cmocka_unit_test(test_keep_alive), cmocka_unit_test(test_limits_of_bodies),
+        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_keys),       cmocka_unit_test(test_hosts_and_origins),
+        cmocka_unit_test(test_streams),     cmocka_unit_test(test_later),      cmocka_unit_test(test_vanished),
+        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_trickle),    cmocka_unit_test(test_connections),
+        cmocka_unit_test(test_crowd),       cmocka_unit_test(test_stop),       cmocka_unit_test(test_addresses),
     };
-    if (getenv("FILTER")) cmocka_set_test_filter(getenv("FILTER"));
+    if (getenv("FILTER"))
+        cmocka_set_test_filter(getenv("FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

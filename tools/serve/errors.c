@@ -27,7 +27,8 @@ static json_t *text_of(const char *text)
     return json_stringn(clean, n);
 }
 
-void clb_reply_error(clb_exchange *x, int http_status, const char *type, const char *param, const char *code, const char *fmt, ...)
+void clb_reply_error(clb_exchange *x, int http_status, const char *type, const char *param, const char *code,
+                     const char *fmt, ...)
 {
     char message[1024];
     va_list args;
@@ -103,17 +104,19 @@ json_t *clb_exchange_json(clb_exchange *x)
                         "the body is nested more than %d levels deep", DEPTH_MOST);
         return NULL;
     }
-    /* Names given twice would mean what the last one says to us and what the first one says to a proxy that checks them. */
+    /* Names given twice would mean what the last one says to us and what the first one says to a proxy that checks
+     * them. */
     json_t *const json = json_loadb(body.p, body.n, JSON_REJECT_DUPLICATES, &e);
     if (json && json_is_object(json))
         return json;
     if (json)
         clb_reply_error(x, 400, "invalid_request_error", NULL, "invalid_json", "the body must be a JSON object");
     else if (!body.n)
-        clb_reply_error(x, 400, "invalid_request_error", NULL, "invalid_json", "the body is empty, and must be a JSON object");
+        clb_reply_error(x, 400, "invalid_request_error", NULL, "invalid_json",
+                        "the body is empty, and must be a JSON object");
     else
-        clb_reply_error(x, 400, "invalid_request_error", NULL, "invalid_json", "the body is not JSON: %s (line %d, column %d)",
-                        e.text, e.line, e.column);
+        clb_reply_error(x, 400, "invalid_request_error", NULL, "invalid_json",
+                        "the body is not JSON: %s (line %d, column %d)", e.text, e.line, e.column);
     json_decref(json);
     return NULL;
 }

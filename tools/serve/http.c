@@ -54,7 +54,8 @@ static int start_daemon(clb_http *h, clb_error *err)
         MHD_OPTION_NOTIFY_COMPLETED, clb_http_on_completed, (void *)h,
         MHD_OPTION_END);
     /* clang-format on */
-    return h->daemon ? COLIBRI_OK : clb_fail(err, COLIBRI_E_IO, "cannot start the HTTP server (a limit on threads or files?)");
+    return h->daemon ? COLIBRI_OK
+                     : clb_fail(err, COLIBRI_E_IO, "cannot start the HTTP server (a limit on threads or files?)");
 }
 
 int clb_http_start(const clb_http_options *o, clb_http **out, clb_error *err)
@@ -125,13 +126,14 @@ void clb_http_quiesce(clb_http *h)
 /* Until `count` is 0, at most until `until_ns`; with the server locked. */
 static void wait_for(clb_http *h, const uint32_t *count, uint64_t until_ns)
 {
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                   .tv_nsec = (long)(until_ns % 1000000000u)};
     while (*count && pthread_cond_timedwait(&h->changed, &h->lock, &until) != ETIMEDOUT)
         continue;
 }
 
-/* Each exchange in turn is told that its client is gone. One whose client really goes meanwhile may change the list, so the walk is by
- * serial number, from the latest down. */
+/* Each exchange in turn is told that its client is gone. One whose client really goes meanwhile may change the list, so
+ * the walk is by serial number, from the latest down. */
 static void end_exchanges(clb_http *h)
 {
     for (uint64_t below = UINT64_MAX;;) {

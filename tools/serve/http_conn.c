@@ -131,17 +131,17 @@ void clb_conn_set_exchange(clb_http *h, clb_conn *c, clb_exchange *x)
     pthread_mutex_unlock(&h->lock);
 }
 
-/* libmicrohttpd's timeout starts anew with every byte; a client that sends or reads a byte now and then would hold its place for
- * ever. */
+/* libmicrohttpd's timeout starts anew with every byte; a client that sends or reads a byte now and then would hold its
+ * place for ever. */
 void clb_http_sweep(clb_http *h)
 {
     pthread_mutex_lock(&h->lock);
     const uint64_t now = clb_now_ns(), idle = h->limits->idle_s * SECOND;
     for (clb_conn *c = h->conns; c; c = c->next) {
-        const uint64_t extra = c->phase == CLB_CONN_BODY || c->phase == CLB_CONN_REPLY
-                                   ? c->bytes / CLB_HTTP_BYTES_PER_S * SECOND
-                                   : 0;
-        const bool hung_up = c->hup_ns && now - c->hup_ns > SECOND && now - c->since_ns > SECOND && c->phase <= CLB_CONN_BODY;
+        const uint64_t extra =
+            c->phase == CLB_CONN_BODY || c->phase == CLB_CONN_REPLY ? c->bytes / CLB_HTTP_BYTES_PER_S * SECOND : 0;
+        const bool hung_up =
+            c->hup_ns && now - c->hup_ns > SECOND && now - c->since_ns > SECOND && c->phase <= CLB_CONN_BODY;
         if (c->timed_out || c->phase == CLB_CONN_WORK || (!hung_up && now - c->since_ns <= idle + extra))
             continue;
         c->timed_out = true;

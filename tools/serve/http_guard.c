@@ -47,8 +47,8 @@ bool clb_http_is_loopback(const char *host)
     return false;
 }
 
-/* A page of another site can make the name of its own server point to this machine, and is then of the same origin: the Host header
- * still has that name. Addresses cannot be turned in that way. */
+/* A page of another site can make the name of its own server point to this machine, and is then of the same origin: the
+ * Host header still has that name. Addresses cannot be turned in that way. */
 bool clb_http_host_allowed(const clb_http_limits *l, const char *bound_host, bool loopback_only, const char *host)
 {
     char name[NAME_MOST];

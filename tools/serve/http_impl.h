@@ -1,12 +1,12 @@
 /* Inside the HTTP layer only.
  *
- * Locks: `lock` of the server (lists, counts, settings) and `lock` of an exchange. Nothing of libmicrohttpd is called under the
- * server's, except where said; under an exchange's only suspend and resume, which do not call back. An exchange's lock is
- * taken first where both are needed.
+ * Locks: `lock` of the server (lists, counts, settings) and `lock` of an exchange. Nothing of libmicrohttpd is called
+ * under the server's, except where said; under an exchange's only suspend and resume, which do not call back. An
+ * exchange's lock is taken first where both are needed.
  *
- * Who holds an exchange: libmicrohttpd's side until notify_completed, the handler's side until it has answered, the response of a
- * stream, and whoever looks at it for a moment. The connection behind it may be touched only while it is suspended, under the
- * exchange's lock: libmicrohttpd frees no suspended connection. */
+ * Who holds an exchange: libmicrohttpd's side until notify_completed, the handler's side until it has answered, the
+ * response of a stream, and whoever looks at it for a moment. The connection behind it may be touched only while it is
+ * suspended, under the exchange's lock: libmicrohttpd frees no suspended connection. */
 #ifndef CLB_SERVE_HTTP_IMPL_H
 #define CLB_SERVE_HTTP_IMPL_H
 
@@ -51,8 +51,8 @@ typedef struct clb_conn {
     enum clb_conn_phase phase;
     uint64_t since_ns, bytes, n_requests;
     uint64_t serial;
-    uint64_t hup_ns;         /* the client sends nothing more, since then; 0: as far as is known it may */
-    struct clb_exchange *x;  /* under the server's lock; NULL: between requests */
+    uint64_t hup_ns;        /* the client sends nothing more, since then; 0: as far as is known it may */
+    struct clb_exchange *x; /* under the server's lock; NULL: between requests */
 } clb_conn;
 
 typedef struct clb_http_field {
@@ -128,6 +128,8 @@ struct clb_http {
     atomic_bool stopping;
     atomic_ullong body_bytes; /* bodies in memory */
     atomic_ullong n_requests, n_refused, n_disconnects, n_slow, n_timeouts, bytes_out;
+
+    uint64_t n_log_lost; /* lines that could not be written; of libmicrohttpd's thread */
 
     pthread_t watcher, *workers;
     uint32_t n_workers;

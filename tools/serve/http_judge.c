@@ -1,4 +1,5 @@
-/* What can be said of a request by its head: limits, host, origin, route, key, size. Called once, before its body comes. */
+/* What can be said of a request by its head: limits, host, origin, route, key, size. Called once, before its body
+ * comes. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -55,6 +56,8 @@ static void preflight(clb_exchange *x, const char *allow)
         if (wanted && strlen(wanted) < 1024 &&
             strspn(wanted, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ") == strlen(wanted))
             clb_exchange_set_header(x, "Access-Control-Allow-Headers", wanted);
+        if (clb_exchange_header(x, "Access-Control-Request-Private-Network"))
+            clb_exchange_set_header(x, "Access-Control-Allow-Private-Network", "true");
         clb_exchange_set_header(x, "Access-Control-Max-Age", "600");
     }
     clb_reply(x, 204, NULL, "", 0);
@@ -70,8 +73,8 @@ static bool key_fits(clb_exchange *x)
     if (!x->limits->n_api_keys)
         return true;
     const char *const authorization = clb_exchange_header(x, "Authorization"),
-               *const bearer = authorization ? clb_http_bearer(authorization) : NULL,
-               *const plain = clb_exchange_header(x, "X-Api-Key");
+                      *const bearer = authorization ? clb_http_bearer(authorization) : NULL,
+                      *const plain = clb_exchange_header(x, "X-Api-Key");
     const bool a = bearer && clb_http_key_valid(x->limits, bearer), b = plain && clb_http_key_valid(x->limits, plain);
     return a || b;
 }
@@ -90,7 +93,8 @@ static void refuse_host(clb_exchange *x, const char *host)
 {
     char text[512];
     snprintf(text, sizeof text,
-             "the name '%.200s' in the Host header is not allowed: add it with --allowed-hosts, if it is a name of this server",
+             "the name '%.200s' in the Host header is not allowed: add it with --allowed-hosts, if it is a name of "
+             "this server",
              host);
     clb_reply_refusal(x, 403, "permission_error", "host_not_allowed", text);
 }
@@ -98,7 +102,8 @@ static void refuse_host(clb_exchange *x, const char *host)
 static void refuse_size(clb_exchange *x)
 {
     char text[200], most[24];
-    snprintf(text, sizeof text, "the request's body is larger than %s (--max-body)", clb_human_bytes(x->limits->max_body, most));
+    snprintf(text, sizeof text, "the request's body is larger than %s (--max-body)",
+             clb_human_bytes(x->limits->max_body, most));
     clb_reply_refusal(x, 413, INVALID, "request_too_large", text);
 }
 

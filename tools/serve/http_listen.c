@@ -1,4 +1,5 @@
-/* The listening socket: made here rather than by libmicrohttpd, for names, for both families, and for messages that help. */
+/* The listening socket: made here rather than by libmicrohttpd, for names, for both families, and for messages that
+ * help. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -12,17 +13,18 @@ static bool is_loopback(const struct sockaddr *a)
 {
     if (a->sa_family == AF_INET)
         return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-    return a->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
 static int open_socket(const struct addrinfo *a)
 {
-    const int on = 1, off = 0, send_buffer = 128 << 10, fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int on = 1, off = 0, send_buffer = 128 << 10,
+              fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* a restart does not wait for old connections */
-    /* Inherited by connections: what a client has not read may not grow to megabytes in the kernel, beyond our own bound. */
+    /* Inherited by connections: what a client has not read may not grow to megabytes in the kernel, beyond our own
+     * bound. */
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
     if (a->ai_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "::" is both */
@@ -43,7 +45,8 @@ static int refused(const char *host, uint16_t port, int number, clb_error *err)
     if (number == EADDRNOTAVAIL)
         return clb_fail(err, COLIBRI_E_IO, "%s is no address of this machine", host);
     if (number == EACCES)
-        return clb_fail(err, COLIBRI_E_IO, "port %u needs privileges: choose one from 1024 on with --port", (unsigned)port);
+        return clb_fail(err, COLIBRI_E_IO, "port %u needs privileges: choose one from 1024 on with --port",
+                        (unsigned)port);
     return clb_fail_errno(err, COLIBRI_E_IO, number, "cannot listen on %s port %u", host, (unsigned)port);
 }
 
@@ -51,9 +54,8 @@ int clb_http_listen(const char *host, uint16_t port, int *out, uint16_t *bound, 
 {
     char service[8];
     snprintf(service, sizeof service, "%u", (unsigned)port);
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                                   .ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     const int rc = getaddrinfo(host, service, &hints, &list);
     if (rc)

@@ -156,7 +156,8 @@ void clb_reply(clb_exchange *x, int status, const char *content_type, const void
 void clb_reply_json(clb_exchange *x, int status, json_t *body)
 {
     char *const text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
-    static const char failed[] = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+    static const char failed[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
     if (text)
         clb_reply(x, status, "application/json", text, strlen(text));
     else
@@ -177,7 +178,8 @@ static json_t *ascii(const char *text)
 
 void clb_reply_refusal(clb_exchange *x, int status, const char *type, const char *code, const char *message)
 {
-    json_t *const error = json_pack("{s:o, s:s, s:n, s:s?}", "message", ascii(message), "type", type, "param", "code", code);
+    json_t *const error =
+        json_pack("{s:o, s:s, s:n, s:s?}", "message", ascii(message), "type", type, "param", "code", code);
     json_t *const body = json_object();
     if (!strncmp(x->path, "/v1/messages", 12))
         json_object_set_new(body, "type", json_string("error"));
@@ -227,7 +229,8 @@ void clb_stream_begin(clb_exchange *x, const char *content_type)
         clb_exchange_set_header(x, "Cache-Control", "no-cache");
         clb_exchange_set_header(x, "X-Accel-Buffering", "no"); /* nginx would collect events */
     }
-    struct MHD_Response *const r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, next_bytes, x, stream_freed);
+    struct MHD_Response *const r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, next_bytes, x, stream_freed);
     if (!r)
         clb_exchange_release(x);
     else

@@ -136,7 +136,8 @@ static int fd_of(struct MHD_Connection *m)
     return info ? info->connect_fd : -1;
 }
 
-static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *path, const char *method, void **context)
+static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *path, const char *method,
+                             void **context)
 {
     if (atomic_load(&h->stopping))
         return MHD_NO;
@@ -155,19 +156,21 @@ static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *
     bool chunked;
     const char *const expect = clb_exchange_header(x, "Expect");
     const uint64_t length = clb_http_content_length(x, &chunked);
-    /* A client that sends its body first and reads the answer then would see a broken connection only: the body is read to its
-     * end, unless the client waits for our word, or it is huge. */
+    /* A client that sends its body first and reads the answer then would see a broken connection only: the body is read
+     * to its end, unless the client waits for our word, or it is huge. */
     if (x->answered && ((expect && !strcasecmp(expect, "100-continue")) || length > DISCARD_MOST))
         return clb_exchange_go_on(x);
     return MHD_YES;
 }
 
-/* The refusal of a body without end: by hand, because libmicrohttpd takes replies at its beginning and at its end only. */
+/* The refusal of a body without end: by hand, because libmicrohttpd takes replies at its beginning and at its end only.
+ */
 static void cut(clb_exchange *x)
 {
-    static const char text[] = "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-                               "{\"error\":{\"message\":\"the request's body is too large\",\"type\":\"invalid_request_error\","
-                               "\"param\":null,\"code\":\"request_too_large\"}}";
+    static const char text[] =
+        "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+        "{\"error\":{\"message\":\"the request's body is too large\",\"type\":\"invalid_request_error\","
+        "\"param\":null,\"code\":\"request_too_large\"}}";
     (void)!send(fd_of(x->mhd), text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -200,17 +203,22 @@ static enum MHD_Result more_body(clb_exchange *x, const char *data, size_t n)
     x->discard = true;
     atomic_fetch_add(&h->n_refused, 1);
     if (refused == 413)
-        clb_reply_refusal(x, 413, "invalid_request_error", "request_too_large", "the request's body is too large (--max-body)");
+        clb_reply_refusal(x, 413, "invalid_request_error", "request_too_large",
+                          "the request's body is too large (--max-body)");
     else
-        clb_reply_refusal(x, 503, "unavailable_error", "too_many_requests", "too many large requests at once: try again later");
+        clb_reply_refusal(x, 503, "unavailable_error", "too_many_requests",
+                          "too many large requests at once: try again later");
     return MHD_YES;
 }
 
 void clb_exchange_handle(clb_exchange *x)
 {
     clb_http *const h = x->h;
+    clb_exchange_hold(x); /* the handler may end it */
     if (!h->admit || h->admit(h->app, x, x->route))
         x->route->handle(h->app, x);
+    free_body(x); /* not for as long as a text is generated */
+    clb_exchange_release(x);
 }
 
 static enum MHD_Result dispatch(clb_exchange *x)
@@ -262,7 +270,9 @@ void clb_http_on_completed(void *ctx, struct MHD_Connection *m, void **context, 
     clb_http *const h = x->h;
     clb_conn_set_exchange(h, x->conn, NULL);
     pthread_mutex_lock(&x->lock);
-    const bool complete = why == MHD_REQUEST_TERMINATED_COMPLETED_OK && x->queued;
+    /* A client that closes after the last event, before the end of the chunks, has had all of it. */
+    const bool all_sent = x->streaming && x->ended && !x->gone && x->backlog_at == x->backlog.n;
+    const bool complete = x->queued && (why == MHD_REQUEST_TERMINATED_COMPLETED_OK || all_sent);
     struct MHD_Response *const unsent = x->response; /* a stream's holds us */
     x->response = NULL;
     const int status = x->queued ? x->status : 0;

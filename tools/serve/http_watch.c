@@ -1,5 +1,6 @@
-/* The thread that sees clients go away and connections take too long. libmicrohttpd does not look at a suspended connection, and
- * most of a request's life is that; and where a connection's end comes together with its last bytes, it sees only those. */
+/* The thread that sees clients go away and connections take too long. libmicrohttpd does not look at a suspended
+ * connection, and most of a request's life is that; and where a connection's end comes together with its last bytes, it
+ * sees only those. */
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -11,8 +12,8 @@
 #define TICK_MS 250
 #define EVENTS  64
 
-/* The client of a connection sends nothing more. If it waits for a reply, it counts as gone: it may only have said that its request is
- * complete, but one that has hung up looks the same. */
+/* The client of a connection sends nothing more. If it waits for a reply, it counts as gone: it may only have said that
+ * its request is complete, but one that has hung up looks the same. */
 static clb_exchange *hung_up(clb_http *h, uint64_t serial)
 {
     pthread_mutex_lock(&h->lock);

@@ -48,10 +48,10 @@ int clb_metrics_create(const clb_http_route *routes, clb_metrics **out, clb_erro
                                        .help = "Time from a request's arrival to the end of its reply.",
                                        .bounds = seconds,
                                        .scale = 1e-9};
-    m->histograms[PROMPT] =
-        (histogram){.name = "colibri_prompt_tokens", .help = "Tokens of a request's prompt.", .bounds = tokens, .scale = 1};
-    m->histograms[GENERATED] =
-        (histogram){.name = "colibri_generated_tokens", .help = "Tokens of a request's text.", .bounds = tokens, .scale = 1};
+    m->histograms[PROMPT] = (histogram){
+        .name = "colibri_prompt_tokens", .help = "Tokens of a request's prompt.", .bounds = tokens, .scale = 1};
+    m->histograms[GENERATED] = (histogram){
+        .name = "colibri_generated_tokens", .help = "Tokens of a request's text.", .bounds = tokens, .scale = 1};
     m->by_route = calloc(m->n_routes + 1, sizeof *m->by_route);
     if (m->by_route)
         return COLIBRI_OK;
@@ -107,8 +107,9 @@ void clb_metrics_http(clb_metrics *m, const clb_http_done *done)
 
 static int print_routes(const clb_metrics *m, clb_buf *out, clb_error *err)
 {
-    CLB_TRY(clb_buf_printf(out, err, "# HELP colibri_http_requests_total HTTP requests by route and status.\n"
-                                     "# TYPE colibri_http_requests_total counter\n"));
+    CLB_TRY(clb_buf_printf(out, err,
+                           "# HELP colibri_http_requests_total HTTP requests by route and status.\n"
+                           "# TYPE colibri_http_requests_total counter\n"));
     for (size_t i = 0; i <= m->n_routes; i++) {
         for (int c = 0; c < 6; c++) {
             if (!m->by_route[i][c])
@@ -116,7 +117,8 @@ static int print_routes(const clb_metrics *m, clb_buf *out, clb_error *err)
             char code[8] = "none";
             if (c)
                 snprintf(code, sizeof code, "%dxx", c);
-            CLB_TRY(clb_buf_printf(out, err, "colibri_http_requests_total{method=\"%s\",path=\"%s\",code=\"%s\"} %llu\n",
+            CLB_TRY(clb_buf_printf(out, err,
+                                   "colibri_http_requests_total{method=\"%s\",path=\"%s\",code=\"%s\"} %llu\n",
                                    i < m->n_routes ? m->routes[i].method : "", i < m->n_routes ? m->routes[i].path : "",
                                    code, (unsigned long long)m->by_route[i][c]));
         }
@@ -130,7 +132,8 @@ static int print_histogram(const histogram *h, clb_buf *out, clb_error *err)
     CLB_TRY(clb_buf_printf(out, err, "# HELP %s %s\n# TYPE %s histogram\n", h->name, h->help, h->name));
     for (size_t i = 0; i < BUCKETS; i++) {
         n += h->counts[i];
-        CLB_TRY(clb_buf_printf(out, err, "%s_bucket{le=\"%.10g\"} %llu\n", h->name, h->bounds[i], (unsigned long long)n));
+        CLB_TRY(
+            clb_buf_printf(out, err, "%s_bucket{le=\"%.10g\"} %llu\n", h->name, h->bounds[i], (unsigned long long)n));
     }
     return clb_buf_printf(out, err, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.10g\n%s_count %llu\n", h->name,
                           (unsigned long long)h->n, h->name, h->sum, h->name, (unsigned long long)h->n);

@@ -34,8 +34,8 @@ void clb_serve_residency(void *app, clb_exchange *x)
         return;
     }
     clb_reply_json(x, 200,
-                   json_pack("{s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I}", "layers", (int)n_layers, "experts", (int)n_experts,
-                             "resident", (json_int_t)resident, "map", rows, "hits", (json_int_t)s.expert_hits, "misses",
-                             (json_int_t)s.expert_misses, "read_bytes", (json_int_t)s.expert_bytes_read, "resident_bytes",
-                             (json_int_t)s.resident_bytes));
+                   json_pack("{s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I}", "layers", (int)n_layers, "experts",
+                             (int)n_experts, "resident", (json_int_t)resident, "map", rows, "hits",
+                             (json_int_t)s.expert_hits, "misses", (json_int_t)s.expert_misses, "read_bytes",
+                             (json_int_t)s.expert_bytes_read, "resident_bytes", (json_int_t)s.resident_bytes));
 }

@@ -43,7 +43,7 @@ bool clb_serve_admit(void *app, clb_exchange *x, const clb_http_route *route)
         return true;
     clb_exchange_set_header(x, "Retry-After", "5");
     clb_reply_json(x, 503,
-                   json_pack("{s:{s:s, s:s, s:n, s:i}}", "error", "message", "Loading model", "type", "unavailable_error",
-                             "param", "code", 503));
+                   json_pack("{s:{s:s, s:s, s:n, s:i}}", "error", "message", "Loading model", "type",
+                             "unavailable_error", "param", "code", 503));
     return false;
 }

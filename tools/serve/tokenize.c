@@ -6,8 +6,9 @@
 #include "serve/json_write.h"
 
 static const clb_field tokenize_fields[] = {
-    {"content", CLB_FIELD_USED, NULL},      {"add_special", CLB_FIELD_USED, NULL}, {"parse_special", CLB_FIELD_USED, NULL},
-    {"with_pieces", CLB_FIELD_USED, NULL},  {"model", CLB_FIELD_IGNORED, NULL},    {NULL, CLB_FIELD_USED, NULL},
+    {"content", CLB_FIELD_USED, NULL},       {"add_special", CLB_FIELD_USED, NULL},
+    {"parse_special", CLB_FIELD_USED, NULL}, {"with_pieces", CLB_FIELD_USED, NULL},
+    {"model", CLB_FIELD_IGNORED, NULL},      {NULL, CLB_FIELD_USED, NULL},
 };
 static const clb_field detokenize_fields[] = {
     {"tokens", CLB_FIELD_USED, NULL},
@@ -80,7 +81,8 @@ void clb_serve_tokenize(void *app, clb_exchange *x)
     rc = rc ? rc : clb_field_bool(body, "parse_special", &parse_special, &r);
     rc = rc ? rc : clb_field_bool(body, "with_pieces", &with_pieces, &r);
     if (!rc && !json_is_string(content))
-        rc = clb_refuse(&r, content ? "invalid_type" : "missing_required_parameter", "content", "'content' must be a string");
+        rc = clb_refuse(&r, content ? "invalid_type" : "missing_required_parameter", "content",
+                        "'content' must be a string");
     if (rc) {
         refuse(x, &r);
     } else {
@@ -103,12 +105,14 @@ static int read_tokens(const clb_vocab *v, const json_t *body, clb_tokens *ids, 
     size_t i;
     const json_t *item;
     if (!json_is_array(list))
-        return clb_refuse(r, list ? "invalid_type" : "missing_required_parameter", "tokens", "'tokens' must be an array of token ids");
+        return clb_refuse(r, list ? "invalid_type" : "missing_required_parameter", "tokens",
+                          "'tokens' must be an array of token ids");
     json_array_foreach(list, i, item)
     {
         const json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
         if (id < 0 || (uint64_t)id >= clb_vocab_size(v))
-            return clb_refuse(r, "invalid_value", "tokens", "tokens[%zu] is no token id (0 to %u)", i, clb_vocab_size(v) - 1);
+            return clb_refuse(r, "invalid_value", "tokens", "tokens[%zu] is no token id (0 to %u)", i,
+                              clb_vocab_size(v) - 1);
         if (clb_tokens_push(ids, (uint32_t)id, NULL))
             return clb_refuse_nomem(r);
     }

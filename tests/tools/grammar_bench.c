@@ -48,6 +48,26 @@ static clb_buf read_file(const char *path)
     return b;
 }
 
+static void print_counts(clb_grammar *g, const clb_token_tree *tree, const clb_tokens *ids, uint64_t *mask,
+                         uint32_t n_vocab)
+{
+    clb_error err = {0};
+    clb_matcher *m;
+    if (clb_matcher_create(g, tree, &m, &err))
+        die(&err);
+    for (size_t i = 0; i < ids->n; i++) {
+        unsigned n = 0;
+        if (clb_matcher_mask(m, mask, &err))
+            die(&err);
+        for (uint32_t t = 0; t < n_vocab; t++)
+            n += mask[t / 64] >> (t % 64) & 1;
+        printf("%u\n", n);
+        if (clb_matcher_accept(m, ids->ids[i], &err))
+            die(&err);
+    }
+    clb_matcher_destroy(m);
+}
+
 struct figures {
     double *masks, *accepts;
     size_t n;
@@ -113,6 +133,13 @@ int main(int argc, char **argv)
     printf("%u tokens in the vocabulary, tree made in %.1f ms; text of %zu tokens\n", clb_vocab_size(vocab),
            (now_us() - t0) / 1e3, ids.n);
     uint64_t *mask = calloc(clb_vocab_size(vocab) / 64 + 1, sizeof *mask);
+    if (mask && getenv("COLIBRI_BENCH_COUNTS")) {
+        clb_grammar *counted;
+        if (clb_grammar_parse((clb_str){gbnf.data, gbnf.n}, &counted, &err))
+            die(&err);
+        print_counts(counted, tree, &ids, mask, clb_vocab_size(vocab));
+        return 0;
+    }
     struct figures f = {.masks = calloc(ids.n * (size_t)repeats + 1, sizeof(double)),
                         .accepts = calloc(ids.n * (size_t)repeats + 1, sizeof(double))};
     if (!mask || !f.masks || !f.accepts)

@@ -148,7 +148,7 @@ static int run(clb_args *args, clb_error *err)
 
 const struct clb_command clb_command_doctor = {
     .name = "doctor",
-    .summary = "tell whether this machine fits a model, and what holds it back",
+    .summary = "tell whether a model fits this machine, and what slows it",
     .usage = "colibri doctor [-m MODEL] [--max-memory SIZE] [flags]",
     .description = "Looks at the CPU and the kernel plugins that it gets, cores, quotas, frequency and NUMA; at "
                    "memory, limits, swap and huge "

@@ -365,7 +365,7 @@ int clb_jpercent(clb_jrun *r, clb_jstr format, const clb_jlist *args, clb_jvalue
             return clb_jfail(r, COLIBRI_E_USAGE, "not enough arguments for a format string");
         const clb_jvalue *v = &args->items[next++];
         const bool number = v->type == J_INT || v->type == J_FLOAT || v->type == J_BOOL;
-        const double f = v->type == J_FLOAT ? v->as.f : v->type == J_INT ? (double)v->as.i : v->as.b;
+        const double f = v->type == J_FLOAT ? v->as.f : v->type == J_INT ? (double)v->as.i : number && v->as.b;
         if (kind == 's' || kind == 'r') {
             clb_jstr s;
             if (kind == 'r') {

@@ -91,9 +91,9 @@ struct clb_scheduler {
     uint32_t n_free; /* sequences */
     float *logits;   /* [n_sequences][n_vocab] */
     clb_span *spans; /* [n_sequences] */
-    clb_lane **in_pass;
+    clb_lane **in_pass, **reading; /* [n_sequences] */
     uint32_t n_in_pass;
-    uint32_t scored;          /* of the pass: rows handed over so far (a scoring lane is alone) */
+    bool scored;              /* the last pass was a scoring lane's, which is alone */
     double decode_ns, row_ns; /* a pass of generated tokens; what each prompt row adds. 0: unknown */
     int64_t credit_ns;        /* time of passes that may be given up */
     uint64_t lora_hash;       /* of the set that known prefixes belong to */

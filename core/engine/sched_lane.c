@@ -110,6 +110,7 @@ static int copy_to(clb_lane *from, clb_lane *lane, clb_error *err)
     lane->logits = from->logits;
     lane->n_reused = from->n_reused;
     lane->state = CLB_LANE_SAMPLES;
+    lane->first_read = false; /* what it reads from here on is what a shift leaves */
     return copy_tokens(&lane->held, from->held.ids, from->held.n, err);
 }
 
@@ -184,13 +185,12 @@ void clb_lane_score(clb_scheduler *s, clb_lane *lane, uint32_t row, const float 
     clb_token_info info = {.token = lane->goal.ids[at]};
     info.n_top = o->n_logprobs > 0 ? (uint32_t)o->n_logprobs : 0;
     clb_logprobs(logits, s->n_vocab, info.token, &info.self, info.n_top, info.top);
-    clb_error err;
     if (!lane->n_infos) {
         const clb_token_info first = {.token = lane->goal.ids[0], .self = {lane->goal.ids[0], NAN}};
-        lane->rc = add_info(lane, &first, &err);
+        lane->rc = add_info(lane, &first, &lane->err);
     }
     if (!lane->rc)
-        lane->rc = add_info(lane, &info, &err);
+        lane->rc = add_info(lane, &info, &lane->err);
 }
 
 static void end(clb_scheduler *s, clb_lane *lane, enum clb_finish finish, const char *stop)
@@ -307,7 +307,8 @@ int clb_lane_advance(clb_scheduler *s, clb_lane *lane, clb_error *err)
     const clb_engine *engine = s->o.engine;
     const uint32_t token = lane->sampled.token;
     clb_sampler_accept(lane->sampler, token);
-    if (!o->ignore_eog && clb_vocab_is_eog(engine->vocab, token)) {
+    /* A grammar lets one through only where the text may end, and nothing can follow it. */
+    if ((!o->ignore_eog || lane->matcher) && clb_vocab_is_eog(engine->vocab, token)) {
         give(lane, lane->stream.pending.n, true);
         end(s, lane, CLB_FINISH_STOP, NULL);
         return COLIBRI_OK;
@@ -327,7 +328,7 @@ int clb_lane_advance(clb_scheduler *s, clb_lane *lane, clb_error *err)
         end(s, lane, CLB_FINISH_STOP, stop);
         return COLIBRI_OK;
     }
-    const bool done = lane->matcher && clb_matcher_must_end(lane->matcher) && !o->ignore_eog;
+    const bool done = lane->matcher && clb_matcher_must_end(lane->matcher);
     if (done || lane->n_generated == o->max_tokens) {
         give(lane, lane->stream.pending.n, true);
         end(s, lane, done ? CLB_FINISH_STOP : CLB_FINISH_LENGTH, NULL);

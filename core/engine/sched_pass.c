@@ -102,17 +102,22 @@ static int take_known(clb_scheduler *s, clb_lane *lane, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* The first choice's prompt is scored, once. */
+static bool is_scoring(const clb_lane *lane)
+{
+    return lane->state == CLB_LANE_READS && lane->request->o.score_prompt && lane->first_read && !lane->choice;
+}
+
 static void add(clb_scheduler *s, clb_lane *lane, const uint32_t *tokens, uint32_t n)
 {
     const bool reads = lane->state == CLB_LANE_READS;
     const bool last = !reads || n == clb_lane_left(lane);
-    const bool score = reads && lane->request->o.score_prompt && lane->first_read;
     s->spans[s->n_in_pass] = (clb_span){
         .kv = lane->kv,
         .tokens = tokens,
         .n = n,
         .n_logits = lane->request->o.embed ? 0
-                    : score                ? n
+                    : is_scoring(lane)     ? n
                                            : last,
         .phase = reads ? COLIBRI_PHASE_PREFILL : COLIBRI_PHASE_DECODE,
         .prefill_done = reads && last,
@@ -120,11 +125,6 @@ static void add(clb_scheduler *s, clb_lane *lane, const uint32_t *tokens, uint32
         .hidden = lane->request->o.embed,
     };
     s->in_pass[s->n_in_pass++] = lane;
-}
-
-static bool is_scoring(const clb_lane *lane)
-{
-    return lane->state == CLB_LANE_READS && lane->request->o.score_prompt && lane->first_read;
 }
 
 /* Rows of the lane's next piece, `room` rows being free. Where a strategy evicts, pieces end where those of a lone run
@@ -151,21 +151,23 @@ static uint32_t fair_rows(const clb_lane *lane, uint32_t ready, uint32_t unready
 }
 
 /* Fills spans and in_pass; returns the rows of prompts. */
-static uint32_t choose(clb_scheduler *s, clb_lane **reading, uint32_t n_reading, uint32_t rows)
+static uint32_t choose(clb_scheduler *s, uint32_t n_reading, uint32_t rows)
 {
+    clb_lane *const *const reading = s->reading;
     s->n_in_pass = 0;
     for (uint32_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i]->state == CLB_LANE_GENERATES)
             add(s, s->lanes[i], &s->lanes[i]->next, 1);
     const uint32_t n_generating = s->n_in_pass, batch = s->o.engine->batch;
     uint32_t room = rows < batch - n_generating ? rows : batch - n_generating, used = 0, ready = 0, unready = 0;
-    if (n_reading && is_scoring(reading[0])) { /* its logits need the buffer */
+    /* Its logits need the buffer: it has a pass of its own, but no two in a row while others generate. */
+    const bool score = n_reading && is_scoring(reading[0]) && !(n_generating && s->scored);
+    if (score)
         s->n_in_pass = 0;
-        n_reading = 1;
-    }
+    s->scored = score;
     for (uint32_t i = 0; i < n_reading; i++) {
         clb_lane *const lane = reading[i];
-        if (i && is_scoring(lane)) {
+        if (score ? i > 0 : is_scoring(lane)) {
             lane->skipped++;
             continue;
         }
@@ -305,6 +307,8 @@ static void fail_lanes(clb_scheduler *s)
 /* A pass of several lanes failed: each on its own, so that only those fail that must. */
 static void run_apart(clb_scheduler *s)
 {
+    const uint64_t t0 = clb_now_ns();
+    uint32_t prompt_rows = 0, generated = 0;
     clb_span *const spans = s->spans;
     clb_lane **const in_pass = s->in_pass;
     const uint32_t n = s->n_in_pass;
@@ -313,16 +317,21 @@ static void run_apart(clb_scheduler *s)
         s->in_pass = in_pass + i;
         s->n_in_pass = 1;
         const clb_lane *lane = in_pass[i];
+        const bool reads = lane->state == CLB_LANE_READS;
+        if (lane->state == CLB_LANE_OVER) /* with another lane of its request */
+            continue;
         /* Each one's logits are used before the next pass overwrites them. */
         clb_error err;
         const int rc = run_spans(s, &err);
         if (!rc)
             settle(s);
-        else if (lane->state != CLB_LANE_OVER)
+        else
             clb_request_fail(s, lane->request, rc, err.msg);
+        prompt_rows += !rc && reads ? spans[i].n : 0;
         for (uint32_t k = 0; k < s->n_lanes; k++)
             if (!rc && s->lanes[k]->state == CLB_LANE_SAMPLES && !s->lanes[k]->rc) {
                 clb_lane_sample(s, s->lanes[k]);
+                generated += !s->lanes[k]->rc;
                 if (!s->lanes[k]->rc)
                     s->lanes[k]->rc = clb_lane_advance(s, s->lanes[k], &s->lanes[k]->err);
             }
@@ -330,6 +339,7 @@ static void run_apart(clb_scheduler *s)
     s->spans = spans;
     s->in_pass = in_pass;
     fail_lanes(s);
+    clb_sched_count_pass(s, prompt_rows, generated, clb_now_ns() - t0);
 }
 
 static void learn(clb_scheduler *s, uint32_t prompt_rows, uint32_t generated, uint64_t ns)
@@ -344,22 +354,27 @@ static void learn(clb_scheduler *s, uint32_t prompt_rows, uint32_t generated, ui
     *value = *value > 0.0 ? *value * 0.8 + now * 0.2 : now;
 }
 
-/* Lanes that read their prompts, in the order in which they get rows. */
-static clb_lane **sort_reading(clb_scheduler *s, uint32_t *n)
+/* Lanes that read their prompts, in the order in which they get rows: s->reading. */
+static uint32_t sort_reading(clb_scheduler *s)
 {
-    clb_lane **const sorted = calloc(s->n_lanes + 1u, sizeof *sorted);
-    *n = 0;
-    for (uint32_t i = 0; i < s->n_lanes && sorted; i++) {
-        clb_lane *const lane = s->lanes[i];
-        if (lane->state != CLB_LANE_READS)
-            continue;
-        lane->rc = take_known(s, lane, &lane->err);
-        if (!lane->rc)
-            sorted[(*n)++] = lane;
-    }
-    if (sorted)
-        qsort(sorted, *n, sizeof *sorted, by_left);
-    return sorted;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i]->state == CLB_LANE_READS)
+            s->lanes[i]->rc = take_known(s, s->lanes[i], &s->lanes[i]->err);
+    fail_lanes(s);
+    for (uint32_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i]->state == CLB_LANE_READS)
+            s->reading[n++] = s->lanes[i];
+    qsort(s->reading, n, sizeof *s->reading, by_left);
+    return n;
+}
+
+/* A pass was given up: what lanes wait for is still to come. */
+static void wait_again(clb_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i]->state == CLB_LANE_READS)
+            s->lanes[i]->waited = false;
 }
 
 static uint32_t rows_of_prompts(const clb_scheduler *s, uint32_t n_reading, bool may_break)
@@ -384,14 +399,10 @@ static void account(clb_scheduler *s, uint32_t prompt_rows, uint32_t n_generatin
 
 int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err)
 {
-    uint32_t n_reading, n_generating = 0;
-    clb_lane **const reading = sort_reading(s, &n_reading);
-    if (!reading)
-        return CLB_NOMEM(err, "a pass");
-    fail_lanes(s);
+    const uint32_t n_reading = sort_reading(s);
+    uint32_t n_generating = 0;
     const bool may_break = s->credit_ns >= 0;
-    const uint32_t prompt_rows = choose(s, reading, n_reading, rows_of_prompts(s, n_reading, may_break));
-    free(reading);
+    const uint32_t prompt_rows = choose(s, n_reading, rows_of_prompts(s, n_reading, may_break));
     *ran = s->n_in_pass > 0;
     if (!*ran)
         return COLIBRI_OK;
@@ -404,6 +415,7 @@ int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err)
     const uint64_t ns = clb_now_ns() - t0;
     if (rc == COLIBRI_E_CANCELLED) { /* stopped, or given up for a newcomer */
         s->credit_ns -= (int64_t)ns;
+        wait_again(s);
         return COLIBRI_OK;
     }
     if (rc && s->n_in_pass > 1) {

@@ -417,10 +417,11 @@ int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **o
     s->slots = calloc(n, sizeof *s->slots);
     s->lanes = calloc(n, sizeof *s->lanes);
     s->in_pass = calloc(n, sizeof *s->in_pass);
+    s->reading = calloc(n, sizeof *s->reading);
     s->spans = calloc(n, sizeof *s->spans);
     s->logits = calloc(n * n_vocab, sizeof *s->logits);
     s->residency = calloc((size_t)e->model->n_moe_layers * e->model->hp.n_experts + 1, 1);
-    if (!s->slots || !s->lanes || !s->in_pass || !s->spans || !s->logits || !s->residency) {
+    if (!s->slots || !s->lanes || !s->in_pass || !s->reading || !s->spans || !s->logits || !s->residency) {
         clb_scheduler_destroy(s);
         return CLB_NOMEM(err, "scheduler");
     }
@@ -436,6 +437,7 @@ void clb_scheduler_destroy(clb_scheduler *s)
     free(s->slots);
     free(s->lanes);
     free(s->in_pass);
+    free(s->reading);
     free(s->spans);
     free(s->logits);
     free(s->residency);

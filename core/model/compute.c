@@ -157,43 +157,27 @@ void clb_compute_units(clb_compute *c, uint32_t n_units, clb_unit_fn fn, void *c
 }
 
 struct rows {
-    clb_compute *c;
     clb_row_fn fn;
     void *ctx;
     uint32_t n, chunk;
-    atomic_uint next;
 };
 
-static void rows_worker(void *ctx, uint32_t worker, uint32_t n_workers)
+static void rows_unit(void *ctx, uint32_t unit, uint32_t worker)
 {
-    (void)n_workers;
-    struct rows *r = ctx;
-    const uint64_t begun = busy_begin(r->c);
-    for (;;) {
-        const uint32_t begin = atomic_fetch_add_explicit(&r->next, r->chunk, memory_order_relaxed);
-        if (begin >= r->n)
-            break;
-        const uint32_t end = r->n - begin < r->chunk ? r->n : begin + r->chunk;
-        for (uint32_t i = begin; i < end; i++)
-            r->fn(r->ctx, i, worker);
-    }
-    busy_end(r->c, begun);
+    const struct rows *r = ctx;
+    const uint32_t begin = unit * r->chunk, end = r->n - begin < r->chunk ? r->n : begin + r->chunk;
+    for (uint32_t i = begin; i < end; i++)
+        r->fn(r->ctx, i, worker);
 }
 
 void clb_compute_rows(clb_compute *c, uint32_t n, uint32_t min_per_worker, clb_row_fn fn, void *ctx)
 {
     const uint32_t n_workers = clb_pool_workers(c->pool);
-    if (n < 2 * min_per_worker || n_workers == 1) {
-        const uint64_t begun = busy_begin(c);
-        for (uint32_t i = 0; i < n; i++)
-            fn(ctx, i, 0);
-        busy_end(c, begun);
-        return;
-    }
-    /* Rows may cost unequally (attention of late positions): small chunks, taken as workers come free. */
-    const uint32_t chunk = n / (n_workers * 8);
-    struct rows r = {.c = c, .fn = fn, .ctx = ctx, .n = n, .chunk = chunk ? chunk : 1};
-    run_pool(c, rows_worker, &r);
+    /* Rows may cost unequally (attention of late positions): small chunks, taken from others by who comes free. Each
+     * worker begins with its own, the same ones in every loop, whose rows are in its cache. */
+    const uint32_t chunk = n_workers == 1 || n < 2 * min_per_worker ? n : n / (n_workers * 8);
+    struct rows r = {.fn = fn, .ctx = ctx, .n = n, .chunk = chunk ? chunk : 1};
+    clb_compute_units(c, (n + r.chunk - 1) / r.chunk, rows_unit, &r);
 }
 
 /* ---- products -------------------------------------------------------------------------------------------- */

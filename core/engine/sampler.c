@@ -7,6 +7,10 @@
 
 #include "colibri/numerics.h"
 
+/* See block_tops. */
+#define LANES 16u
+#define DEPTH 16u
+
 struct candidate {
     float logit;
     uint32_t id;
@@ -21,6 +25,7 @@ struct clb_sampler {
     uint32_t *count; /* [n_vocab] occurrences in the window */
     struct candidate *candidates;
     double *weights;
+    float *tops; /* [n_vocab / 16] */
     float *bias; /* [n_vocab]; NULL: none */
 };
 
@@ -67,7 +72,8 @@ int clb_sampler_create(const clb_sampler_params *params, uint32_t n_vocab, clb_s
     s->count = calloc(n_vocab, sizeof *s->count);
     s->candidates = calloc(n_vocab, sizeof *s->candidates);
     s->weights = calloc(n_vocab, sizeof *s->weights);
-    if (!s->window || !s->count || !s->candidates || !s->weights) {
+    s->tops = calloc(n_vocab / LANES + 1u, sizeof *s->tops);
+    if (!s->window || !s->count || !s->candidates || !s->weights || !s->tops) {
         clb_sampler_destroy(s);
         return CLB_NOMEM(err, "sampler");
     }
@@ -83,6 +89,7 @@ void clb_sampler_destroy(clb_sampler *s)
     free(s->count);
     free(s->candidates);
     free(s->weights);
+    free(s->tops);
     free(s->bias);
     free(s);
 }
@@ -215,6 +222,63 @@ static size_t gather(clb_sampler *s, const float *logits, const uint64_t *allowe
     return n;
 }
 
+/* Nothing but the logits counts: no mask, no bias, no penalty that does anything. */
+static bool is_plain(const clb_sampler *s, const uint64_t *allowed)
+{
+    const clb_sampler_params *p = &s->params;
+    return !allowed && !s->bias && p->repeat_penalty == 1.0 && p->presence_penalty == 0.0 && p->frequency_penalty == 0.0;
+}
+
+/* Blocks of 16 logits, every 16th of a stretch of 256: their largest ones are found without looking across lanes. */
+
+static void block_tops(const float *logits, uint32_t n_stretches, float *tops)
+{
+    for (uint32_t i = 0; i < n_stretches; i++, logits += LANES * DEPTH, tops += LANES) {
+        float top[LANES];
+        for (uint32_t k = 0; k < LANES; k++)
+            top[k] = -INFINITY;
+        for (uint32_t r = 0; r < DEPTH; r++)
+            for (uint32_t k = 0; k < LANES; k++)
+                top[k] = logits[r * LANES + k] > top[k] ? logits[r * LANES + k] : top[k]; /* not a number: no */
+        memcpy(tops, top, sizeof top);
+    }
+}
+
+static size_t add_best(struct candidate *c, size_t n, const float *logits, uint32_t id, float least, size_t *best)
+{
+    const float logit = logits[id];
+    if (!(logit >= least) || logit == -INFINITY)
+        return n;
+    c[n] = (struct candidate){logit, id};
+    if (n && by_logit(&c[n], &c[*best]) < 0)
+        *best = n;
+    return n + 1;
+}
+
+/* As gather, with the k best of them at least: all that are not below the k-th largest of the blocks' largest ones. */
+static size_t gather_best(clb_sampler *s, const float *logits, size_t k, size_t *best)
+{
+    struct candidate *const c = s->candidates;
+    const uint32_t n_stretches = s->n_vocab / (LANES * DEPTH);
+    const uint32_t n_tops = n_stretches * LANES;
+    float least = -INFINITY;
+    size_t n = 0;
+    *best = 0;
+    block_tops(logits, n_stretches, s->tops);
+    if (k <= n_tops) {
+        for (uint32_t i = 0; i < n_tops; i++)
+            c[i] = (struct candidate){s->tops[i], i};
+        keep_best(c, n_tops, k);
+        least = c[k - 1].logit;
+    }
+    for (uint32_t i = 0; i < n_tops; i++)
+        for (uint32_t r = 0; r < DEPTH && s->tops[i] >= least; r++)
+            n = add_best(c, n, logits, (i / LANES * DEPTH + r) * LANES + i % LANES, least, best);
+    for (uint32_t id = n_stretches * LANES * DEPTH; id < s->n_vocab; id++)
+        n = add_best(c, n, logits, id, least, best);
+    return n;
+}
+
 static bool any_number(const clb_sampler *s, const float *logits)
 {
     for (uint32_t id = 0; id < s->n_vocab; id++)
@@ -231,7 +295,8 @@ int clb_sampler_sample(clb_sampler *s, const float *logits, uint32_t *token, clb
 int clb_sampler_sample_masked(clb_sampler *s, const float *logits, const uint64_t *allowed, uint32_t *token, clb_error *err)
 {
     struct candidate *c = s->candidates;
-    size_t best, n = gather(s, logits, allowed, &best);
+    const size_t k = s->params.temperature <= 0.0 ? 1 : s->params.top_k;
+    size_t best, n = k && is_plain(s, allowed) ? gather_best(s, logits, k, &best) : gather(s, logits, allowed, &best);
     if (n == 0 && any_number(s, logits))
         return clb_fail(err, COLIBRI_E_LIMIT, "no token is left: the grammar or the logit biases forbid all of them");
     if (n == 0)

@@ -373,6 +373,34 @@ static void large_vocabulary(void **state)
     free(kept);
 }
 
+/* What is found by the best of blocks is what a look at every logit finds: a bias of nothing asks for the latter. */
+static void quick_search_finds_the_same(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 15, 255, 256, 257, 4096, 5000};
+    static float logits[5000];
+    test_rand rng = {47};
+    for (uint32_t i = 0; i < 600; i++) {
+        const uint32_t n = sizes[i % 7], kind = i / 7 % 6;
+        random_logits(&rng, logits, n, kind & 1);
+        for (uint32_t k = 0; k < n && kind > 1; k++) /* few numbers, or hardly any */
+            if (test_rand_below(&rng, kind > 3 ? 200 : 3))
+                logits[k] = k & 1 ? NAN : -INFINITY;
+        logits[test_rand_below(&rng, n)] = 1.0f;
+        clb_sampler_params p = neutral;
+        p.seed = i;
+        p.top_k = 1 + test_rand_below(&rng, 60);
+        p.temperature = i % 5 ? 3.0 : 0.0;
+        clb_sampler *const quick = make(&p, n), *const slow = make(&p, n);
+        clb_error err;
+        assert_ok(clb_sampler_add_bias(slow, 0, 0.0f, &err), &err);
+        for (uint32_t k = 0; k < 20; k++)
+            assert_int_equal(draw(quick, logits), draw(slow, logits));
+        clb_sampler_destroy(quick);
+        clb_sampler_destroy(slow);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,7 +408,7 @@ int main(void)
         cmocka_unit_test(cuts_match_their_definition),    cmocka_unit_test(narrowest_cuts),
         cmocka_unit_test(penalties_match_the_formula),    cmocka_unit_test(window_evicts),
         cmocka_unit_test(seeds_repeat),                   cmocka_unit_test(frequencies_are_softmax),
-        cmocka_unit_test(large_vocabulary),
+        cmocka_unit_test(large_vocabulary),               cmocka_unit_test(quick_search_finds_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,8 @@ being read, gaps between the tokens of running streams while others come.
     bench/serve.py COLIBRI MODEL [-- FLAGS OF THE SERVER]       starts `colibri serve` and ends it
     bench/serve.py --url http://127.0.0.1:8080 --vocab 50000    any server of OpenAI's /v1/completions that takes token ids
 
-Prompts are random token ids, so nothing is known beforehand. What is compared is measured in turn, `--repeat` times; the report has
+Prompts are random token ids, so nothing is known beforehand, or pieces of a text (--text). Streams of random text hardly share experts of
+a mixture of experts, those of one topic do: the report says how many each layer used per pass, if the server tells. What is compared is measured in turn, `--repeat` times; the report has
 medians with the smallest and largest, and the machine's load and what the server's threads used of the CPU meanwhile. The client reads
 bytes and takes next to no CPU. Python 3.11's standard library only."""
 import argparse
@@ -24,6 +25,7 @@ import urllib.request
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "load"))
 from server import Server  # noqa: E402
+from wire import get  # noqa: E402
 
 TEXT, END = b'"finish_reason":null', b"data: [DONE]"
 
@@ -68,10 +70,17 @@ class Stream(asyncio.Protocol):
 class Bench:
     def __init__(self, o, host, port, vocab, server):
         self.o, self.host, self.port, self.vocab, self.server, self.r = o, host, port, vocab, server, random.Random(o.seed)
+        self.text = open(o.text, encoding="utf-8").read().split(" ") if o.text else None
+
+    def prompt(self, n_tokens):
+        if not self.text:
+            return [self.r.randrange(self.vocab // 16, self.vocab - self.vocab // 16) for _ in range(n_tokens)]
+        n = max(1, n_tokens * 2 // 3)  # words
+        at = self.r.randrange(max(1, len(self.text) - n))
+        return " ".join(self.text[at:at + n])
 
     async def open(self, n_prompt, n_tokens, progress=False):
-        ids = [self.r.randrange(self.vocab // 16, self.vocab - self.vocab // 16) for _ in range(n_prompt)]
-        body = {"prompt": ids, "max_tokens": n_tokens, "stream": True, "ignore_eos": True, "temperature": 0.8, "seed": self.r.randrange(1 << 30),
+        body = {"prompt": self.prompt(n_prompt), "max_tokens": n_tokens, "stream": True, "ignore_eos": True, "temperature": 0.8, "seed": self.r.randrange(1 << 30),
                 "stream_options": {"include_usage": True}}
         if progress:
             body["return_progress"] = True
@@ -88,12 +97,20 @@ class Bench:
 
     async def together(self, n):
         """Tokens per second of n streams, from the first request to the last token; the server's CPU seconds per second."""
-        cpu, t0 = self.cpu(), time.perf_counter()
+        before, cpu, t0 = await self.figures(), self.cpu(), time.perf_counter()
         streams = await asyncio.gather(*(self.open(self.o.short, self.o.tokens) for _ in range(n)))
         await self.finish(streams, self.o.tokens)
         seconds = max(s.ended for s in streams) - t0
-        gaps = [b - a for s in streams for a, b in zip(s.times, s.times[1:])]
-        return n * self.o.tokens / seconds, (self.cpu() - cpu) / seconds, gaps
+        cpu = (self.cpu() - cpu) / seconds
+        d = {k: v - before[k] for k, v in (await self.figures()).items()}
+        experts = (d["hits"] + d["misses"]) / d["passes"] / self.layers if self.layers and d["passes"] else 0.0
+        return n * self.o.tokens / seconds, cpu, experts, d["busy"] / seconds
+
+    async def figures(self):
+        """Sums of the server's own: passes, seconds in them, experts that they used."""
+        m = await self.server.metrics() if self.server else {}
+        names = {"passes": "passes", "busy": "busy_seconds", "hits": "expert_hits", "misses": "expert_misses"}
+        return {k: m.get(f"colibri_{v}_total", 0.0) for k, v in names.items()}
 
     def cpu(self):
         if not self.server:
@@ -149,12 +166,15 @@ async def throughput(b, out):
     await b.together(n)
     for _ in range(b.o.repeat):
         one, many = await b.together(1), await b.together(n)
-        rows.append((one[0], many[0], many[0] / one[0], one[1], many[1]))
-    one, many, ratio, cpu1, cpu_n = zip(*rows)
-    out["throughput"] = {"streams": n, "tokens": b.o.tokens, "one": one, "many": many, "ratio": ratio, "cpu_one": cpu1, "cpu_many": cpu_n}
-    print(f"1 stream            {spread(one)} tok/s, {statistics.median(cpu1):.2f} CPUs\n"
-          f"{n} streams           {spread(many)} tok/s together, {statistics.median(cpu_n):.2f} CPUs\n"
-          f"ratio               {spread(ratio, 1, 2)}", flush=True)
+        rows.append((one, many))
+    ratio = [m[0] / o[0] for o, m in rows]
+    out["throughput"] = {"streams": n, "tokens": b.o.tokens, "ratio": ratio, "columns": "tok/s, CPUs, experts per layer and pass, share of forward passes",
+                         "one": [r[0] for r in rows], "many": [r[1] for r in rows]}
+    for name, i in (("1 stream", 0), (f"{n} streams", 1)):
+        rate, cpu, experts, busy = (list(x) for x in zip(*(r[i] for r in rows)))
+        more = f", {statistics.median(experts):.1f} experts per layer" if max(experts) else ""
+        print(f"{name:19s} {spread(rate)} tok/s, {statistics.median(cpu):.2f} CPUs, forward passes {statistics.median(busy):.0%}{more}", flush=True)
+    print(f"ratio               {spread(ratio, 1, 2)}", flush=True)
 
 
 async def ttft(b, out):
@@ -187,6 +207,11 @@ async def gaps(b, out):
               f"most {max(g) * 1e3:.1f} ms ({len(g)} gaps)", flush=True)
 
 
+async def moe_layers(server):
+    _, body = await get(server.port, "/residency")
+    return json.loads(body).get("layers", 0)
+
+
 async def run(o, folder):
     server, out = None, {"load_before": os.getloadavg(), "command": sys.argv[1:]}
     if o.url:
@@ -202,6 +227,7 @@ async def run(o, folder):
             vocab = o.vocab or json.load(r)["data"][0]["meta"]["n_vocab"]
     try:
         b = Bench(o, host, port, vocab, server)
+        b.layers = await moe_layers(server) if server else 0
         for test in o.tests.split(","):
             await {"throughput": throughput, "ttft": ttft, "gaps": gaps}[test](b, out)
     finally:
@@ -222,6 +248,7 @@ def main():
     p.add_argument("--url")
     p.add_argument("--vocab", type=int, help="token ids are taken from 1/16 to 15/16 of so many")
     p.add_argument("--tests", default="throughput,ttft,gaps")
+    p.add_argument("--text", help="file that prompts are pieces of")
     p.add_argument("--streams", type=int, default=8)
     p.add_argument("--tokens", type=int, default=128, help="of each stream")
     p.add_argument("--short", type=int, default=16, help="tokens of a short prompt")

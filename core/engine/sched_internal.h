@@ -97,7 +97,7 @@ struct clb_scheduler {
     double decode_ns, row_ns; /* a pass of generated tokens; what each prompt row adds. 0: unknown */
     int64_t credit_ns;        /* time of passes that may be given up */
     uint64_t lora_hash;       /* of the set that known prefixes belong to */
-    uint64_t window_ns, window_prompt, window_generated, residency_ns;
+    uint64_t window_ns, window_prompt, window_generated, slow_ns;
 };
 
 /* sched_lane.c */

@@ -5,8 +5,8 @@
 #include "engine/sched_internal.h"
 #include "kv/prefix.h"
 
-#define WINDOW_NS    UINT64_C(2000000000) /* rates are those of the last window */
-#define RESIDENCY_NS UINT64_C(250000000)
+#define WINDOW_NS UINT64_C(2000000000) /* rates are those of the last window */
+#define SLOW_NS   UINT64_C(250000000) /* between looks at every page and expert; more often only when nothing runs */
 
 void clb_sched_count_pass(clb_scheduler *s, uint32_t prompt_rows, uint32_t generated, uint64_t ns)
 {
@@ -53,27 +53,30 @@ void clb_sched_publish(clb_scheduler *s)
 {
     const clb_engine *e = s->o.engine;
     const uint64_t now = clb_now_ns();
+    const bool slow = !s->n_lanes || now - s->slow_ns >= SLOW_NS;
     clb_store_stats store;
-    clb_kv_share_stats share;
+    clb_kv_share_stats share = {0};
     clb_store_get_stats(e->model->store, &store);
-    clb_kv_cache_share_stats(e->kv, &share);
+    if (slow)
+        clb_kv_cache_share_stats(e->kv, &share);
     pthread_mutex_lock(&s->lock);
     if (now - s->window_ns >= WINDOW_NS)
         close_window(s, now);
     s->stats.waiting = s->n_queued;
     s->stats.up_ns = now - s->began_ns;
-    s->stats.prompt_reused = share.tokens_reused + share.tokens_loaded;
     s->stats.kv_used_bytes = clb_kv_cache_used_bytes(e->kv);
     s->stats.kv_bytes = e->plan.kv_bytes;
-    s->stats.kv_shared_bytes = share.bytes_shared;
     s->stats.expert_hits = store.hits;
     s->stats.expert_misses = store.misses + store.late;
     s->stats.expert_bytes_read = store.expert_bytes_read;
     s->stats.resident_bytes = store.resident_bytes + store.slot_bytes;
     copy_slots(s, now);
-    if (e->model->n_moe_layers && now - s->residency_ns >= RESIDENCY_NS) {
-        clb_store_residency(e->model->store, s->residency);
-        s->residency_ns = now;
+    if (slow) {
+        s->slow_ns = now;
+        s->stats.prompt_reused = share.tokens_reused + share.tokens_loaded;
+        s->stats.kv_shared_bytes = share.bytes_shared;
+        if (e->model->n_moe_layers)
+            clb_store_residency(e->model->store, s->residency);
     }
     pthread_mutex_unlock(&s->lock);
 }

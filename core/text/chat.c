@@ -68,7 +68,8 @@ void clb_chat_free(const clb_chat_format *format)
     free(f);
 }
 
-/* A built-in format of the family instead of a template that cannot be interpreted: whatever else is wrong stays an error. */
+/* A built-in format of the family instead of a template that cannot be interpreted: whatever else is wrong stays an
+ * error. */
 static int stand_in(clb_chat_format *f, int rc, clb_error *err)
 {
     f->stand_in = rc == COLIBRI_E_UNSUPPORTED ? clb_chat_by_name(f->name) : NULL;
@@ -197,7 +198,8 @@ int clb_chat_open(const char *name_or_path, const clb_gguf *g, const clb_chat_fo
             CLB_GO(clb_buf_printf(&names, err, " %s", f->name));
         rc = strchr(name_or_path, '/')
                  ? err->code
-                 : clb_fail(err, err->code, "no chat template \"%s\": neither a file nor one of%s", name_or_path, names.data);
+                 : clb_fail(err, err->code, "no chat template \"%s\": neither a file nor one of%s", name_or_path,
+                            names.data);
         clb_buf_free(&names);
         return rc;
     }
@@ -279,8 +281,8 @@ static int give_text(const clb_chat_format *format, const clb_jinja_output *o, c
     return clb_buf_append(out, o->text.data + skip, o->text.n - skip, err);
 }
 
-static int give_tokens(const clb_chat_format *format, const clb_vocab *vocab, const clb_jinja_output *o, clb_tokens *out,
-                       clb_error *err)
+static int give_tokens(const clb_chat_format *format, const clb_vocab *vocab, const clb_jinja_output *o,
+                       clb_tokens *out, clb_error *err)
 {
     const uint32_t bos = clb_vocab_bos(vocab);
     const size_t skip = leading_bos(format, o);

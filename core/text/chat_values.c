@@ -30,9 +30,8 @@ static int run(const clb_chat_format *format, const clb_chat_values *v, const cl
             all.values[all.n++] = *own[i].value;
         }
     const clb_jvalue values = {.type = J_DICT, .as.dict = &all};
-    clb_jinja_input in = {.add_generation_prompt = generation,
-                          .now = v->now ? v->now : (int64_t)time(NULL),
-                          .values = &values};
+    clb_jinja_input in = {
+        .add_generation_prompt = generation, .now = v->now ? v->now : (int64_t)time(NULL), .values = &values};
     const int rc = clb_chat_run(format, &in, out, err);
     free(items);
     return rc;
@@ -56,8 +55,8 @@ static size_t find_last(const clb_jinja_output *o, clb_jstr what)
     return 0;
 }
 
-/* The last message, of the assistant, is not over. Its text as the template prints it ends the prompt; where the template
- * prints it in another way, it follows the opening of a turn. */
+/* The last message, of the assistant, is not over. Its text as the template prints it ends the prompt; where the
+ * template prints it in another way, it follows the opening of a turn. */
 static int continued(const clb_chat_format *format, const clb_chat_values *v, clb_jinja_output *out, clb_error *err)
 {
     const clb_jlist *list = v->messages->as.list;
@@ -84,7 +83,8 @@ static int continued(const clb_chat_format *format, const clb_chat_values *v, cl
     return COLIBRI_OK;
 }
 
-int clb_chat_render_marked(const clb_chat_format *format, const clb_chat_values *v, clb_jinja_output *out, clb_error *err)
+int clb_chat_render_marked(const clb_chat_format *format, const clb_chat_values *v, clb_jinja_output *out,
+                           clb_error *err)
 {
     if (!v->messages || v->messages->type != J_LIST)
         return clb_fail(err, COLIBRI_E_USAGE, "messages are a list");

@@ -5,7 +5,8 @@
  * only the end needs a check. Bounds: bytes (given at creation), nesting (CLB_JDATA_DEPTH), NUL bytes are fine.
  *
  * Strings are tainted, keys of dicts too: what looks like a special token in them is text. clb_jdata_clean is for words
- * of the program's own, like a role. One thread at a time while building; then immutable: a rendering works on a copy. */
+ * of the program's own, like a role. One thread at a time while building; then immutable: a rendering works on a copy.
+ */
 #ifndef CLB_TEXT_JINJA_DATA_H
 #define CLB_TEXT_JINJA_DATA_H
 
@@ -27,8 +28,8 @@ clb_jvalue *clb_jdata_null(clb_jdata *d);
 clb_jvalue *clb_jdata_bool(clb_jdata *d, bool value);
 clb_jvalue *clb_jdata_int(clb_jdata *d, int64_t value);
 clb_jvalue *clb_jdata_float(clb_jdata *d, double value);
-clb_jvalue *clb_jdata_str(clb_jdata *d, clb_str s);       /* copied, tainted */
-clb_jvalue *clb_jdata_clean(clb_jdata *d, const char *s); /* copied, trusted */
+clb_jvalue *clb_jdata_str(clb_jdata *d, clb_str s);                         /* copied, tainted */
+clb_jvalue *clb_jdata_clean(clb_jdata *d, const char *s);                   /* copied, trusted */
 clb_jvalue *clb_jdata_mixed(clb_jdata *d, clb_str s, const uint8_t *taint); /* taint[s.n]: 1 where it is tainted */
 clb_jvalue *clb_jdata_list(clb_jdata *d);
 clb_jvalue *clb_jdata_dict(clb_jdata *d);

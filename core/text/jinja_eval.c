@@ -247,7 +247,8 @@ static int call(clb_jrun *r, const clb_jnode *e, clb_jvalue *out)
     case J_METHOD:
         return clb_jcall_method(r, f.as.method->self, f.as.method->name, &args, out);
     case J_UNDEFINED: /* a function that is not there, or a method of a value that is not of the expected type */
-        return clb_jfail(r, e->a->kind == JN_NAME ? COLIBRI_E_UNSUPPORTED : COLIBRI_E_USAGE, "unknown function \"%.*s\"", (int)f.as.s.n, f.as.s.p);
+        return clb_jfail(r, e->a->kind == JN_NAME ? COLIBRI_E_UNSUPPORTED : COLIBRI_E_USAGE,
+                         "unknown function \"%.*s\"", (int)f.as.s.n, f.as.s.p);
     default:
         return clb_jfail(r, COLIBRI_E_USAGE, "%s cannot be called", clb_jtype_name(&f));
     }

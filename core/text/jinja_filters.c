@@ -267,26 +267,11 @@ static int f_tojson(clb_jrun *r, const clb_jvalue *of, const clb_jargs *a, clb_j
 }
 
 static const clb_jfilter_entry filters[] = {
-    {"trim", f_trim},
-    {"string", f_string},
-    {"default", f_default},
-    {"d", f_default},
-    {"tojson", f_tojson},
-    {"lower", f_lower},
-    {"upper", f_upper},
-    {"capitalize", f_capitalize},
-    {"title", f_title},
-    {"replace", f_replace},
-    {"safe", f_safe},
-    {"int", f_int},
-    {"float", f_float},
-    {"abs", f_abs},
-    {"round", f_round},
-    {"indent", f_indent},
-    {"escape", f_escape},
-    {"e", f_escape},
-    {"wordcount", f_wordcount},
-    {"format", f_format},
+    {"trim", f_trim},     {"string", f_string},   {"default", f_default},     {"d", f_default},
+    {"tojson", f_tojson}, {"lower", f_lower},     {"upper", f_upper},         {"capitalize", f_capitalize},
+    {"title", f_title},   {"replace", f_replace}, {"safe", f_safe},           {"int", f_int},
+    {"float", f_float},   {"abs", f_abs},         {"round", f_round},         {"indent", f_indent},
+    {"escape", f_escape}, {"e", f_escape},        {"wordcount", f_wordcount}, {"format", f_format},
     {NULL, NULL},
 };
 

@@ -8,8 +8,8 @@
 
 static const char *const list_methods[] = {"append", "pop",     "insert", "extend", "index", "count",
                                            "remove", "reverse", "clear",  "copy",   NULL};
-static const char *const dict_methods[] = {"get",    "items", "keys", "values", "update",
-                                           "pop",    "copy",  "clear", "setdefault", NULL};
+static const char *const dict_methods[] = {"get", "items", "keys",  "values",     "update",
+                                           "pop", "copy",  "clear", "setdefault", NULL};
 
 bool clb_jhas_method(const clb_jvalue *of, const char *name)
 {

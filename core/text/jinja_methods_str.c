@@ -297,7 +297,8 @@ static int partition(clb_jrun *r, clb_jstr s, clb_jstr sep, bool last, clb_jvalu
 #define WIDTH_MAX 10000
 
 /* ljust, rjust, center, zfill */
-static int justify(clb_jrun *r, clb_jstr s, const char *name, const clb_jvalue *width, const clb_jvalue *with, clb_jvalue *out)
+static int justify(clb_jrun *r, clb_jstr s, const char *name, const clb_jvalue *width, const clb_jvalue *with,
+                   clb_jvalue *out)
 {
     const clb_jvalue whole = str(s);
     const int64_t n = (int64_t)clb_jlength(&whole);
@@ -309,9 +310,7 @@ static int justify(clb_jrun *r, clb_jstr s, const char *name, const clb_jvalue *
         pad = with->as.s;
     const int64_t more = width->as.i > n ? width->as.i - n : 0;
     /* center puts the odd one to the right, unless the width is odd too: Python's own way */
-    const int64_t left = name[0] == 'l'   ? 0
-                         : name[0] == 'c' ? more / 2 + (more & width->as.i & 1)
-                                          : more;
+    const int64_t left = name[0] == 'l' ? 0 : name[0] == 'c' ? more / 2 + (more & width->as.i & 1) : more;
     if (name[0] == 'z' && s.n && (s.p[0] == '-' || s.p[0] == '+')) {
         CLB_TRY(clb_jout_put(r, &o, clb_jsub(s, 0, 1)));
         s = clb_jsub(s, 1, s.n);
@@ -381,7 +380,10 @@ int clb_jpercent(clb_jrun *r, clb_jstr format, const clb_jlist *args, clb_jvalue
         if (kind == 'f')
             snprintf(text, sizeof text, "%.*f", precision, f);
         else
-            snprintf(text, sizeof text, "%" PRId64, v->type == J_FLOAT ? (int64_t)f : v->type == J_INT ? v->as.i : v->as.b);
+            snprintf(text, sizeof text, "%" PRId64,
+                     v->type == J_FLOAT ? (int64_t)f
+                     : v->type == J_INT ? v->as.i
+                                        : v->as.b);
         CLB_TRY(clb_jout_put(r, &o, clb_jstr_lit(text).as.s));
     }
     if (next < args->n)
@@ -390,7 +392,8 @@ int clb_jpercent(clb_jrun *r, clb_jstr format, const clb_jlist *args, clb_jvalue
     return COLIBRI_OK;
 }
 
-/* isdigit, isalpha, isalnum, isspace, isupper, islower, isnumeric, isdecimal; Unicode categories as utf8proc has them */
+/* isdigit, isalpha, isalnum, isspace, isupper, islower, isnumeric, isdecimal; Unicode categories as utf8proc has them
+ */
 static bool all_of(clb_jstr s, const char *name)
 {
     bool cased = false;
@@ -401,10 +404,10 @@ static bool all_of(clb_jstr s, const char *name)
         const bool letter = k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
         const bool digit = k == UTF8PROC_CATEGORY_ND;
         const bool number = k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
-        if (strcmp(name, "isalpha") == 0 ? !letter
-            : strcmp(name, "isalnum") == 0 ? !letter && !number
-            : strcmp(name, "isspace") == 0 ? !white(c)
-            : strcmp(name, "isnumeric") == 0 ? !number
+        if (strcmp(name, "isalpha") == 0                                     ? !letter
+            : strcmp(name, "isalnum") == 0                                   ? !letter && !number
+            : strcmp(name, "isspace") == 0                                   ? !white(c)
+            : strcmp(name, "isnumeric") == 0                                 ? !number
             : strcmp(name, "isdigit") == 0 || strcmp(name, "isdecimal") == 0 ? !digit
             : strcmp(name, "isupper") == 0 ? k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT
                                            : k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LT)
@@ -416,11 +419,11 @@ static bool all_of(clb_jstr s, const char *name)
 }
 
 const char *const clb_jstr_methods[] = {
-    "strip",   "lstrip",    "rstrip",    "split",      "rsplit",       "splitlines",   "replace", "startswith", "endswith",
-    "lower",   "upper",     "title",     "capitalize", "format",       "find",         "rfind",   "index",      "count",
-    "join",    "isdigit",   "isalpha",   "isalnum",    "isspace",      "isupper",      "islower", "isnumeric",  "isdecimal",
-    "zfill",   "ljust",     "rjust",     "center",     "removeprefix", "removesuffix", "casefold", "partition", "rpartition",
-    NULL};
+    "strip",        "lstrip",    "rstrip",    "split",      "rsplit",     "splitlines", "replace", "startswith",
+    "endswith",     "lower",     "upper",     "title",      "capitalize", "format",     "find",    "rfind",
+    "index",        "count",     "join",      "isdigit",    "isalpha",    "isalnum",    "isspace", "isupper",
+    "islower",      "isnumeric", "isdecimal", "zfill",      "ljust",      "rjust",      "center",  "removeprefix",
+    "removesuffix", "casefold",  "partition", "rpartition", NULL};
 
 int clb_jstr_method(clb_jrun *r, clb_jstr s, const char *name, const clb_jargs *a, clb_jvalue *out)
 {
@@ -452,7 +455,8 @@ int clb_jstr_method(clb_jrun *r, clb_jstr s, const char *name, const clb_jargs *
         return affix(r, s, x, name[0] == 'e', out);
     if (strcmp(name, "join") == 0)
         return clb_jjoin(r, x, s, true, out);
-    if (strcmp(name, "zfill") == 0 || strcmp(name, "ljust") == 0 || strcmp(name, "rjust") == 0 || strcmp(name, "center") == 0)
+    if (strcmp(name, "zfill") == 0 || strcmp(name, "ljust") == 0 || strcmp(name, "rjust") == 0 ||
+        strcmp(name, "center") == 0)
         return justify(r, s, name, x, y, out);
     if (x->type != J_STR)
         return clb_jfail(r, COLIBRI_E_USAGE, "%s of %s", name, clb_jtype_name(x));

@@ -35,8 +35,9 @@ int clb_jout_put(clb_jrun *r, clb_jout *o, clb_jstr s)
 
 clb_jvalue clb_jout_value(const clb_jout *o)
 {
-    return (clb_jvalue){.type = J_STR, 
-                        .as.s = {.p = o->n ? o->p : "", .marks = o->marks, .n = o->n, .taint = o->n ? J_MIXED : J_CLEAN}};
+    return (clb_jvalue){
+        .type = J_STR,
+        .as.s = {.p = o->n ? o->p : "", .marks = o->marks, .n = o->n, .taint = o->n ? J_MIXED : J_CLEAN}};
 }
 
 static int put_lit(clb_jrun *r, clb_jout *o, const char *s)

@@ -129,8 +129,8 @@ static bool number(const clb_jvalue *v, double *out)
     return v->type == J_BOOL || v->type == J_INT || v->type == J_FLOAT;
 }
 
-/* `left`: how many values may still be looked at, `depth`: how deep. Lists of a template may hold themselves: what cannot
- * be told apart within the bounds counts as different. */
+/* `left`: how many values may still be looked at, `depth`: how deep. Lists of a template may hold themselves: what
+ * cannot be told apart within the bounds counts as different. */
 static bool equal(const clb_jvalue *a, const clb_jvalue *b, unsigned depth, size_t *left)
 {
     double x, y;

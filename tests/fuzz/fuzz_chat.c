@@ -1,8 +1,8 @@
 /* libFuzzer: chat requests and replies. The first byte chooses:
  *   p  a request: the template, a NUL, messages, a NUL, tools, the last two as JSON: a prompt, or an error of one line
- *   r  a reply: a byte for the format, one for the size of the pieces, and the text: whole and in pieces it must give the same
- * COLIBRI_FUZZ_MODEL names the model whose vocabulary is taken; without it examples/tiny-moe below the current folder. Seeds:
- * tests/fuzz/corpus/chat. */
+ *   r  a reply: a byte for the format, one for the size of the pieces, and the text: whole and in pieces it must give
+ * the same COLIBRI_FUZZ_MODEL names the model whose vocabulary is taken; without it examples/tiny-moe below the current
+ * folder. Seeds: tests/fuzz/corpus/chat. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,8 @@ static void parse(const clb_tool_format *f, const json_t *tools, const char *tex
 {
     clb_error err = {0};
     clb_reply_parser *p;
-    const clb_reply_parser_options o = {.format = f, .tools = tools, .reasoning = true, .opened = "", .on_piece = on_piece, .ctx = s};
+    const clb_reply_parser_options o = {
+        .format = f, .tools = tools, .reasoning = true, .opened = "", .on_piece = on_piece, .ctx = s};
     REQUIRE(clb_reply_parser_create(&o, &p, &err) == COLIBRI_OK);
     for (size_t i = 0; i < n; i += piece)
         REQUIRE(clb_reply_parser_feed(p, text + i, n - i < piece ? n - i : piece, &err) == COLIBRI_OK);
@@ -80,7 +81,8 @@ static void reply(const uint8_t *data, size_t size)
     if (size < 2 || size > 4096)
         return;
     if (!tools)
-        tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},"
+        tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":"
+                           "{\"type\":\"string\"},"
                            "\"l\":{\"type\":\"array\"}}}}}]",
                            0, NULL);
     while (clb_tool_formats[n].name)
@@ -90,7 +92,8 @@ static void reply(const uint8_t *data, size_t size)
     sink whole = {.last = CLB_PIECE_CALL_END}, pieces = {.last = CLB_PIECE_CALL_END};
     parse(f, tools, text, size - 2, size, &whole);
     parse(f, tools, text, size - 2, 1 + data[1] % 16, &pieces);
-    REQUIRE(whole.log.n == pieces.log.n && (whole.log.n == 0 || memcmp(whole.log.data, pieces.log.data, whole.log.n) == 0));
+    REQUIRE(whole.log.n == pieces.log.n &&
+            (whole.log.n == 0 || memcmp(whole.log.data, pieces.log.data, whole.log.n) == 0));
     clb_buf_free(&whole.log);
     clb_buf_free(&pieces.log);
 }
@@ -112,7 +115,9 @@ static void prompt(const uint8_t *data, size_t size)
         clb_prompt p;
         const clb_prompt_request q = {.messages = m,
                                       .tools = t && clb_tools_check(t, NULL, &err) == COLIBRI_OK ? t : NULL,
-                                      .choice = i == 0 ? CLB_TOOLS_AUTO : i == 1 ? CLB_TOOLS_REQUIRED : CLB_TOOLS_NONE,
+                                      .choice = i == 0   ? CLB_TOOLS_AUTO
+                                                : i == 1 ? CLB_TOOLS_REQUIRED
+                                                         : CLB_TOOLS_NONE,
                                       .reasoning = true};
         err.msg[0] = '\0';
         const int rc = clb_prompt_make(chat, example(), &q, &p, param, &err);

@@ -1,17 +1,20 @@
-/* Grammars of tool calls: whatever they let through is read back as calls with arguments of the schema, in every format. */
+/* Grammars of tool calls: whatever they let through is read back as calls with arguments of the schema, in every
+ * format. */
 #include <string.h>
 
 #include "gguf/gguf.h"
+#include "grammar/grammar.h"
 #include "serve/tool_grammar.h"
 #include "serve/tool_impl.h"
 #include "serve/tools.h"
-#include "grammar/grammar.h"
 #include "support.h"
 
 static const char tools_json[] =
-    "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+    "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":"
+    "{"
     "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9},"
-    "\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\"]}},\"required\":[\"city\",\"days\"],\"additionalProperties\":false}}},"
+    "\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\"]}},\"required\":[\"city\",\"days\"],\"additionalProperties\":"
+    "false}}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"ping\",\"parameters\":{\"type\":\"object\",\"properties\":{},"
     "\"additionalProperties\":false}}}]";
 
@@ -43,7 +46,8 @@ static int on_piece(void *ctx, const clb_piece *p, clb_error *err)
     }
     if (p->kind == CLB_PIECE_CALL_END)
         r->calls[p->index].ended = true;
-    return p->kind == CLB_PIECE_ARGUMENTS ? clb_buf_append(&r->calls[p->index].arguments, p->text, p->n, err) : COLIBRI_OK;
+    return p->kind == CLB_PIECE_ARGUMENTS ? clb_buf_append(&r->calls[p->index].arguments, p->text, p->n, err)
+                                          : COLIBRI_OK;
 }
 
 /* A token that may come next; those that close something are taken more often, so that texts come to an end. */
@@ -69,7 +73,8 @@ static uint32_t choose(const uint64_t *allowed, test_rand *rng)
         clb_buf_free(&bytes);
     }
     assert_true(n_any > 0);
-    return n_closing && test_rand_below(rng, 3) ? closing[(uint32_t)test_rand_below(rng, n_closing)] : any[(uint32_t)test_rand_below(rng, n_any)];
+    return n_closing && test_rand_below(rng, 3) ? closing[(uint32_t)test_rand_below(rng, n_closing)]
+                                                : any[(uint32_t)test_rand_below(rng, n_any)];
 }
 
 /* A random text of the grammar; false if it does not come to an end. */
@@ -114,7 +119,8 @@ static void check_arguments(const clb_tool_format *f, const call *c, const char 
         assert_true(json_is_string(json_object_get(v, "city")));
         if (!json_is_integer(days) || json_integer_value(days) < 1 || json_integer_value(days) > 9)
             fail_msg("%s: days of %s", f->name, text);
-        if (unit && (!json_is_string(unit) || (strcmp(json_string_value(unit), "c") != 0 && strcmp(json_string_value(unit), "f") != 0)))
+        if (unit && (!json_is_string(unit) ||
+                     (strcmp(json_string_value(unit), "c") != 0 && strcmp(json_string_value(unit), "f") != 0)))
             fail_msg("%s: unit of %s", f->name, text);
     }
     json_decref(v);
@@ -137,16 +143,20 @@ static int check(const clb_tool_format *f, const char *only, bool one, test_rand
             continue;
         }
         complete++;
-        const clb_reply_parser_options o = {.format = f, .tools = tools, .reasoning = true, .opened = prefill.n ? prefill.data : "",
-                                            .on_piece = on_piece, .ctx = &r};
+        const clb_reply_parser_options o = {.format = f,
+                                            .tools = tools,
+                                            .reasoning = true,
+                                            .opened = prefill.n ? prefill.data : "",
+                                            .on_piece = on_piece,
+                                            .ctx = &r};
         assert_ok(clb_reply_parser_create(&o, &p, &err), &err);
         for (size_t i = 0; i < text.n; i += 3)
             assert_ok(clb_reply_parser_feed(p, text.data + i, text.n - i < 3 ? text.n - i : 3, &err), &err);
         assert_ok(clb_reply_parser_finish(p, &err), &err);
         clb_reply_parser_free(p);
         if (r.n == 0 || r.content.n || (one && r.n != 1))
-            fail_msg("%s: %zu calls and content \"%s\" from\n%s\n----\n%s", f->name, r.n, r.content.data ? r.content.data : "",
-                     prefill.data ? prefill.data : "", text.data);
+            fail_msg("%s: %zu calls and content \"%s\" from\n%s\n----\n%s", f->name, r.n,
+                     r.content.data ? r.content.data : "", prefill.data ? prefill.data : "", text.data);
         for (size_t i = 0; i < r.n; i++) {
             if (only)
                 assert_string_equal(r.calls[i].name, only);
@@ -180,14 +190,15 @@ static void refusals(void **state)
     (void)state;
     clb_buf prefill = {0}, gbnf = {0};
     clb_error err = {0};
-    assert_fails(clb_tool_grammar(clb_tool_format_by_name("hermes"), tools, "nobody", true, &prefill, &gbnf, &err), &err,
-                 COLIBRI_E_USAGE, "nobody");
+    assert_fails(clb_tool_grammar(clb_tool_format_by_name("hermes"), tools, "nobody", true, &prefill, &gbnf, &err),
+                 &err, COLIBRI_E_USAGE, "nobody");
     clb_buf_free(&prefill);
     clb_buf_free(&gbnf);
     /* a schema that no grammar can follow: an error for strict functions, any object for others */
     for (int strict = 0; strict < 2; strict++) {
-        json_t *odd = json_pack("[{s:s, s:{s:s, s:b, s:{s:s, s:{s:{s:{s:s}}}}}}]", "type", "function", "function", "name", "f", "strict",
-                                strict, "parameters", "type", "object", "properties", "a", "not", "type", "string");
+        json_t *odd =
+            json_pack("[{s:s, s:{s:s, s:b, s:{s:s, s:{s:{s:{s:s}}}}}}]", "type", "function", "function", "name", "f",
+                      "strict", strict, "parameters", "type", "object", "properties", "a", "not", "type", "string");
         assert_non_null(odd);
         const int rc = clb_tool_grammar(clb_tool_format_by_name("hermes"), odd, NULL, true, &prefill, &gbnf, &err);
         assert_int_equal(rc != COLIBRI_OK, strict);
@@ -211,10 +222,14 @@ static void tools_are_checked(void **state)
         {"[{\"type\":\"function\",\"function\":{}}]", "tools[0].function.name", "letters"},
         {"[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]", "tools[0].function.name", "letters"},
         {"[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]", "tools[0].function.name", "letters"},
-        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":[]}}]", "tools[0].function.parameters", "object"},
-        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"description\":1}}]", "tools[0].function.description", "string"},
-        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":1}}]", "tools[0].function.strict", "true or false"},
-        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},{\"type\":\"function\",\"function\":{\"name\":\"a\"}}]",
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":[]}}]", "tools[0].function.parameters",
+         "object"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"description\":1}}]", "tools[0].function.description",
+         "string"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":1}}]", "tools[0].function.strict",
+         "true or false"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},{\"type\":\"function\",\"function\":{\"name\":\"a\"}}"
+         "]",
          "tools[1].function.name", "same name"},
     };
     clb_error err = {0};

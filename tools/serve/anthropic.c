@@ -173,8 +173,8 @@ static int make_prompt(const clb_app *app, const request *q, clb_prompt *prompt,
     return rc ? clb_refuse_status(r, rc, err.msg) : COLIBRI_OK;
 }
 
-static int read_options(const clb_app *app, const json_t *body, const request *q, const clb_prompt *prompt, clb_text_options *o,
-                        clb_refusal *r)
+static int read_options(const clb_app *app, const json_t *body, const request *q, const clb_prompt *prompt,
+                        clb_text_options *o, clb_refusal *r)
 {
     static const char *const limits[] = {"max_tokens", NULL};
     const json_t *most = json_object_get(body, "max_tokens");

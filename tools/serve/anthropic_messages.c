@@ -4,8 +4,8 @@
 
 #include "serve/anthropic.h"
 
-/* Claude Code puts a line into its system prompt that differs from request to request: it would end every prefix that could be
- * reused, and says nothing to the model. */
+/* Claude Code puts a line into its system prompt that differs from request to request: it would end every prefix that
+ * could be reused, and says nothing to the model. */
 static const char billing_line[] = "x-anthropic-billing-header:";
 
 static const char *text_of(const json_t *object, const char *key)
@@ -24,7 +24,8 @@ static int refuse_block(clb_refusal *r, const char *where, const json_t *block)
     const char *type = text_of(block, "type");
     if (!*type)
         return clb_refuse(r, NULL, where, "a block is an object with a type");
-    return clb_refuse(r, NULL, where, "blocks of type '%.40s' are not supported here: this server reads text only", type);
+    return clb_refuse(r, NULL, where, "blocks of type '%.40s' are not supported here: this server reads text only",
+                      type);
 }
 
 /* The text of a string or of text blocks, one per line, as a new JSON string. */
@@ -48,7 +49,8 @@ static int join_text(const json_t *content, const char *where, bool system, json
         const json_t *s = json_object_get(block, "text");
         snprintf(at, sizeof at, "%s.%zu", where, i);
         if (!is_type(block, "text") || !json_is_string(s)) {
-            rc = is_type(block, "text") ? clb_refuse(r, NULL, at, "a text block has a string 'text'") : refuse_block(r, at, block);
+            rc = is_type(block, "text") ? clb_refuse(r, NULL, at, "a text block has a string 'text'")
+                                        : refuse_block(r, at, block);
             break;
         }
         if (system && strncmp(json_string_value(s), billing_line, sizeof billing_line - 1) == 0)
@@ -98,7 +100,8 @@ static int add_result(json_t *list, const json_t *block, const char *where, clb_
         text = json_string("");
     else
         CLB_TRY(join_text(content, at, false, &text, r));
-    if (json_is_true(json_object_get(block, "is_error")) && text && strncasecmp(json_string_value(text), "error", 5) != 0) {
+    if (json_is_true(json_object_get(block, "is_error")) && text &&
+        strncasecmp(json_string_value(text), "error", 5) != 0) {
         json_t *marked = json_sprintf("Error: %s", json_string_value(text));
         json_decref(text);
         text = marked;
@@ -150,8 +153,8 @@ static int add_call(json_t *m, const json_t *block, const char *where, clb_refus
             return clb_refuse_nomem(r);
     }
     json_t *arguments = input ? json_incref((json_t *)input) : json_object();
-    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", text_of(block, "id"), "type", "function", "function", "name",
-                             text_of(block, "name"), "arguments", arguments);
+    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", text_of(block, "id"), "type", "function", "function",
+                             "name", text_of(block, "name"), "arguments", arguments);
     return call && json_array_append_new(calls, call) == 0 ? COLIBRI_OK : clb_refuse_nomem(r);
 }
 
@@ -257,13 +260,17 @@ int clb_anthropic_messages(const json_t *body, json_t **out, clb_refusal *r)
 
 static int read_tool(const json_t *tool, size_t i, json_t *list, clb_refusal *r)
 {
-    static const clb_field fields[] = {
-        {"name", CLB_FIELD_USED, NULL},         {"description", CLB_FIELD_USED, NULL},
-        {"input_schema", CLB_FIELD_USED, NULL}, {"type", CLB_FIELD_USED, NULL},
-        {"strict", CLB_FIELD_USED, NULL},       {"cache_control", CLB_FIELD_IGNORED, NULL},
-        {"defer_loading", CLB_FIELD_IGNORED, NULL}, {"allowed_callers", CLB_FIELD_IGNORED, NULL},
-        {"input_examples", CLB_FIELD_IGNORED, NULL}, {"eager_input_streaming", CLB_FIELD_IGNORED, NULL},
-        {NULL, CLB_FIELD_USED, NULL}};
+    static const clb_field fields[] = {{"name", CLB_FIELD_USED, NULL},
+                                       {"description", CLB_FIELD_USED, NULL},
+                                       {"input_schema", CLB_FIELD_USED, NULL},
+                                       {"type", CLB_FIELD_USED, NULL},
+                                       {"strict", CLB_FIELD_USED, NULL},
+                                       {"cache_control", CLB_FIELD_IGNORED, NULL},
+                                       {"defer_loading", CLB_FIELD_IGNORED, NULL},
+                                       {"allowed_callers", CLB_FIELD_IGNORED, NULL},
+                                       {"input_examples", CLB_FIELD_IGNORED, NULL},
+                                       {"eager_input_streaming", CLB_FIELD_IGNORED, NULL},
+                                       {NULL, CLB_FIELD_USED, NULL}};
     const json_t *type = json_object_get(tool, "type"), *schema = json_object_get(tool, "input_schema");
     char where[48];
     snprintf(where, sizeof where, "tools.%zu", i);

@@ -49,7 +49,8 @@ static void put_error(const clb_exchange *x, const clb_refusal *r, clb_json_buf 
 
 void clb_anthropic_refuse(clb_exchange *x, const clb_refusal *r)
 {
-    static const char last_resort[] = "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"out of memory\"}}";
+    static const char last_resort[] =
+        "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"out of memory\"}}";
     clb_json_buf out = {0};
     put_error(x, r, &out);
     if (r->retry_after_s) {
@@ -196,13 +197,16 @@ static void open_block(state *s, enum block kind, const clb_piece *piece)
         clb_jb_raw(out, kind == BLOCK_TEXT ? "{\"type\":\"text\",\"text\":" : "{\"type\":\"thinking\",\"thinking\":");
     }
     if (streams(s))
-        clb_jb_raw(out, kind == BLOCK_TOOL ? "{}}}\n\n" : kind == BLOCK_TEXT ? "\"\"}}\n\n" : "\"\",\"signature\":\"\"}}\n\n");
+        clb_jb_raw(out, kind == BLOCK_TOOL   ? "{}}}\n\n"
+                        : kind == BLOCK_TEXT ? "\"\"}}\n\n"
+                                             : "\"\",\"signature\":\"\"}}\n\n");
 }
 
 static void put_delta(state *s, const clb_piece *piece)
 {
-    static const char *const deltas[] = {"", "{\"type\":\"text_delta\",\"text\":", "{\"type\":\"thinking_delta\",\"thinking\":",
-                                         "{\"type\":\"input_json_delta\",\"partial_json\":"};
+    static const char *const deltas[] = {
+        "", "{\"type\":\"text_delta\",\"text\":", "{\"type\":\"thinking_delta\",\"thinking\":",
+        "{\"type\":\"input_json_delta\",\"partial_json\":"};
     if (!streams(s)) {
         clb_jb_bytes(&s->block, piece->text, piece->n);
         return;
@@ -315,8 +319,8 @@ static int state_of(clb_completion *c, clb_choice *ch, clb_json_buf *out, state 
     return COLIBRI_OK;
 }
 
-static int text(clb_completion *c, clb_choice *ch, const char *t, size_t n, const clb_token_info *tokens, size_t n_tokens,
-                clb_json_buf *out, clb_error *err)
+static int text(clb_completion *c, clb_choice *ch, const char *t, size_t n, const clb_token_info *tokens,
+                size_t n_tokens, clb_json_buf *out, clb_error *err)
 {
     state *s;
     (void)tokens, (void)n_tokens;

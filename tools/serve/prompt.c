@@ -100,9 +100,10 @@ static bool needs_special(const clb_vocab *vocab, const clb_tool_format *f, bool
     return false;
 }
 
-/* How many tokens lie in front of the first user's words. Without the first token's quirks it would be exact; a token less of the
- * system prompt does no harm. */
-static uint32_t protected_tokens(const clb_vocab *vocab, const clb_jinja_output *o, const json_t *messages, const clb_tokens *tokens)
+/* How many tokens lie in front of the first user's words. Without the first token's quirks it would be exact; a token
+ * less of the system prompt does no harm. */
+static uint32_t protected_tokens(const clb_vocab *vocab, const clb_jinja_output *o, const json_t *messages,
+                                 const clb_tokens *tokens)
 {
     const json_t *m;
     size_t i, place = 0;
@@ -129,14 +130,15 @@ static uint32_t protected_tokens(const clb_vocab *vocab, const clb_jinja_output 
     clb_buf bytes = {0};
     clb_error err;
     uint32_t n = 0;
-    while (n < tokens->n && clb_token_bytes(vocab, tokens->ids[n], true, &bytes, &err) == COLIBRI_OK && bytes.n <= place)
+    while (n < tokens->n && clb_token_bytes(vocab, tokens->ids[n], true, &bytes, &err) == COLIBRI_OK &&
+           bytes.n <= place)
         n++;
     clb_buf_free(&bytes);
     return n;
 }
 
-static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb_adapter *a, const json_t *tools, clb_jinja_output *o,
-                  clb_prompt *out, clb_error *err)
+static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb_adapter *a, const json_t *tools,
+                  clb_jinja_output *o, clb_prompt *out, clb_error *err)
 {
     const clb_prompt_request *q = a->request;
     const bool must = tools && (q->choice == CLB_TOOLS_REQUIRED || q->choice == CLB_TOOLS_NAMED);
@@ -150,8 +152,8 @@ static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb
         opened = "";
     }
     if (must) {
-        CLB_GO(clb_tool_grammar(a->format, tools, q->choice == CLB_TOOLS_NAMED ? q->tool_name : NULL, q->one_call, &prefill, &gbnf,
-                                err));
+        CLB_GO(clb_tool_grammar(a->format, tools, q->choice == CLB_TOOLS_NAMED ? q->tool_name : NULL, q->one_call,
+                                &prefill, &gbnf, err));
         const bool twice = strcmp(opened, ">>>") == 0; /* the mark is there already */
         CLB_GO(append(o, prefill.n ? prefill.data + (twice ? 3 : 0) : "", err));
         opened = prefill.n ? prefill.data : "";
@@ -174,12 +176,13 @@ done:
     return rc;
 }
 
-int clb_prompt_make(const clb_chat_format *chat, const clb_vocab *vocab, const clb_prompt_request *request, clb_prompt *out,
-                    char param[64], clb_error *err)
+int clb_prompt_make(const clb_chat_format *chat, const clb_vocab *vocab, const clb_prompt_request *request,
+                    clb_prompt *out, char param[64], clb_error *err)
 {
     const json_t *tools = request->choice != CLB_TOOLS_NONE && json_array_size(request->tools) ? request->tools : NULL;
     const bool forced = request->constrained || (tools && request->choice != CLB_TOOLS_AUTO);
-    clb_adapter a = {.request = request, .caps = clb_chat_get_caps(chat), .format = clb_tool_format_of(chat), .param = param};
+    clb_adapter a = {
+        .request = request, .caps = clb_chat_get_caps(chat), .format = clb_tool_format_of(chat), .param = param};
     clb_jinja_output o = {{0}, {0}};
     int rc = COLIBRI_OK;
     *out = (clb_prompt){0};

@@ -1,13 +1,13 @@
-/* The prompt of a chat request: messages in OpenAI's JSON, adapted to what the model's template can do, as tokens; and with it
- * what is needed to read the reply (tools.h). Used by /v1/chat/completions and /v1/messages. */
+/* The prompt of a chat request: messages in OpenAI's JSON, adapted to what the model's template can do, as tokens; and
+ * with it what is needed to read the reply (tools.h). Used by /v1/chat/completions and /v1/messages. */
 #ifndef CLB_SERVE_PROMPT_H
 #define CLB_SERVE_PROMPT_H
 
 #include "serve/tools.h"
 
 typedef struct clb_prompt_request {
-    const json_t *messages;  /* [{"role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", ...}] */
-    const json_t *tools;     /* checked with clb_tools_check; NULL: none */
+    const json_t *messages; /* [{"role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", ...}] */
+    const json_t *tools;    /* checked with clb_tools_check; NULL: none */
     enum clb_tool_choice choice;
     const char *tool_name;   /* CLB_TOOLS_NAMED */
     bool one_call;           /* parallel_tool_calls: false */
@@ -22,17 +22,17 @@ typedef struct clb_prompt {
     uint32_t n_protected;          /* first tokens that are the system prompt's */
     const clb_tool_format *format; /* for the parser */
     char *opened;                  /* for the parser: marks that the prompt ends with */
-    char *gbnf;                    /* grammar of tool calls (choice required or named, or strict functions); NULL: none */
-    bool special;                  /* for clb_request_options */
+    char *gbnf;   /* grammar of tool calls (choice required or named, or strict functions); NULL: none */
+    bool special; /* for clb_request_options */
 } clb_prompt;
 
-/* What is adapted: content of parts becomes a string (or the other way, if the template wants it), null content "", role
- * developer becomes system if the template has none, arguments of earlier calls become what the template wants, tools of a
- * template without them are explained in the system message, and results are given as a user's message. An assistant's message at
- * the end is gone on with. USAGE: messages that make no sense or that the template refuses; *param (may be NULL) says where,
- * "messages[3].content", or is "". [any-thread] */
-int clb_prompt_make(const clb_chat_format *chat, const clb_vocab *vocab, const clb_prompt_request *request, clb_prompt *out,
-                    char param[64], clb_error *err);
+/* What is adapted: content of parts becomes a string (or the other way, if the template wants it), null content "",
+ * role developer becomes system if the template has none, arguments of earlier calls become what the template wants,
+ * tools of a template without them are explained in the system message, and results are given as a user's message. An
+ * assistant's message at the end is gone on with. USAGE: messages that make no sense or that the template refuses;
+ * *param (may be NULL) says where, "messages[3].content", or is "". [any-thread] */
+int clb_prompt_make(const clb_chat_format *chat, const clb_vocab *vocab, const clb_prompt_request *request,
+                    clb_prompt *out, char param[64], clb_error *err);
 void clb_prompt_free(clb_prompt *p);
 
 #endif

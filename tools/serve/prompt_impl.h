@@ -11,9 +11,9 @@ typedef struct clb_adapter {
     const clb_tool_format *format;
     clb_jdata *d;
     char *param;
-    bool tools;       /* the template gets them */
-    bool any_system;  /* the prompt says something before the first user's message */
-    bool continued;   /* the last message is the assistant's */
+    bool tools;        /* the template gets them */
+    bool any_system;   /* the prompt says something before the first user's message */
+    bool continued;    /* the last message is the assistant's */
     clb_marked system; /* what no message has said yet: for the system message, or the next user's */
 } clb_adapter;
 

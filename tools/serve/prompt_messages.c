@@ -42,7 +42,8 @@ static int add_content(clb_adapter *a, size_t i, const json_t *content, clb_mark
             strcmp(type, "refusal") != 0) {
             if (a->param)
                 snprintf(a->param, 64, "messages[%u]%.32s.type", (unsigned)i, field);
-            return clb_fail(err, COLIBRI_E_USAGE, "parts of type '%.40s' are not supported: this server reads text only", type);
+            return clb_fail(err, COLIBRI_E_USAGE,
+                            "parts of type '%.40s' are not supported: this server reads text only", type);
         }
         if (!json_is_string(text))
             return refuse(a, i, field, "a part of type text has a string 'text'", err);
@@ -86,7 +87,8 @@ static clb_jvalue *message(clb_adapter *a, const char *role, const clb_jvalue *c
     return m;
 }
 
-/* Ids of nine letters and digits, where the template insists on them: others are replaced, the same one always alike. */
+/* Ids of nine letters and digits, where the template insists on them: others are replaced, the same one always alike.
+ */
 static clb_jvalue *id_value(clb_adapter *a, const char *id)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -128,7 +130,8 @@ static int arguments_of(clb_adapter *a, size_t i, size_t k, const json_t *f, jso
 
 /* `only`: this one of the calls, -1: all of them.
  * tool_calls of an assistant's message: as values, or where the template shows none, as text behind the content. */
-static int add_calls(clb_adapter *a, size_t i, const json_t *calls, long only, clb_jvalue *m, clb_marked *text, clb_error *err)
+static int add_calls(clb_adapter *a, size_t i, const json_t *calls, long only, clb_jvalue *m, clb_marked *text,
+                     clb_error *err)
 {
     clb_jvalue *list = clb_jdata_list(a->d);
     clb_written_call written[CALLS_MOST];
@@ -141,7 +144,8 @@ static int add_calls(clb_adapter *a, size_t i, const json_t *calls, long only, c
     json_array_foreach(calls, k, call)
     {
         const json_t *f = json_object_get(call, "function");
-        const char *name = json_string_value(json_object_get(f, "name")), *id = json_string_value(json_object_get(call, "id"));
+        const char *name = json_string_value(json_object_get(f, "name")),
+                   *id = json_string_value(json_object_get(call, "id"));
         char field[72];
         if (only >= 0 && k != (size_t)only)
             continue;
@@ -228,7 +232,8 @@ static int adapt_results(clb_adapter *a, size_t *i, clb_jvalue *list, clb_error 
     clb_marked text = {{0}, {0}};
     const json_t *messages = a->request->messages;
     int rc = COLIBRI_OK;
-    for (size_t k = *i; k < json_array_size(messages) && strcmp(role_of(json_array_get(messages, k)), "tool") == 0; k++) {
+    for (size_t k = *i; k < json_array_size(messages) && strcmp(role_of(json_array_get(messages, k)), "tool") == 0;
+         k++) {
         if (text.text.n)
             CLB_GO(clb_marked_add(&text, "\n", 1, true, err));
         CLB_GO(clb_marked_add(&text, "<tool_response>\n", 16, true, err));
@@ -262,8 +267,7 @@ static int adapt_message(clb_adapter *a, size_t i, const char *role, long only, 
     clb_marked text = {{0}, {0}};
     int rc = COLIBRI_OK;
     clb_jvalue *m = message(a, role, NULL);
-    json_object_foreach((json_t *)from, key, value) if (!is_handled(key))
-        set(a, m, key, clb_json_values(a->d, value));
+    json_object_foreach((json_t *)from, key, value) if (!is_handled(key)) set(a, m, key, clb_json_values(a->d, value));
     if (strcmp(role, "user") == 0)
         CLB_GO(put_system_first(a, &text, err));
     if (only <= 0)
@@ -283,7 +287,8 @@ static int adapt_message(clb_adapter *a, size_t i, const char *role, long only, 
     if (name_text)
         set(a, m, "name", text_value(a, name_text));
     /* what gpt-oss's template calls the thoughts that led to a call */
-    if (assistant && a->format->shape == CLB_SHAPE_HARMONY && json_is_string(json_object_get(from, "reasoning_content")))
+    if (assistant && a->format->shape == CLB_SHAPE_HARMONY &&
+        json_is_string(json_object_get(from, "reasoning_content")))
         set(a, m, "thinking", clb_json_values(a->d, json_object_get(from, "reasoning_content")));
     clb_jdata_push(a->d, list, m);
 done:
@@ -291,8 +296,8 @@ done:
     return rc;
 }
 
-/* A template that takes one call a message: each gets a message of its own, with its result behind it. *i: the message with the
- * calls, then the last of their results. */
+/* A template that takes one call a message: each gets a message of its own, with its result behind it. *i: the message
+ * with the calls, then the last of their results. */
 static int adapt_calls_one_by_one(clb_adapter *a, size_t *i, clb_jvalue *list, clb_error *err)
 {
     const json_t *messages = a->request->messages, *calls = json_object_get(json_array_get(messages, *i), "tool_calls");

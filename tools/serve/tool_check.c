@@ -47,7 +47,8 @@ int clb_tools_check(const json_t *tools, char param[64], clb_error *err)
         if (description && !json_is_string(description) && !json_is_null(description))
             return refuse(param, i, ".function.description", err, "the description of a function must be a string");
         if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
-            return refuse(param, i, ".function.parameters", err, "the parameters of a function must be a JSON schema: an object");
+            return refuse(param, i, ".function.parameters", err,
+                          "the parameters of a function must be a JSON schema: an object");
         if (strict && !json_is_boolean(strict) && !json_is_null(strict))
             return refuse(param, i, ".function.strict", err, "strict must be true or false");
         for (size_t k = 0; k < i; k++)

@@ -3,10 +3,10 @@
 
 #include "serve/tool_impl.h"
 
-#define BAR "\xEF\xBD\x9C" /* the wide bar of DeepSeek's marks */
-#define LOW "\xE2\x96\x81" /* and what stands for a blank in them */
-#define DSML "<" BAR "DSML" BAR
-#define DSML_END "</" BAR "DSML" BAR
+#define BAR             "\xEF\xBD\x9C" /* the wide bar of DeepSeek's marks */
+#define LOW             "\xE2\x96\x81" /* and what stands for a blank in them */
+#define DSML            "<" BAR "DSML" BAR
+#define DSML_END        "</" BAR "DSML" BAR
 #define DEEPSEEK(words) "<" BAR "tool" LOW words BAR ">"
 
 #define JSON_KEYS .name_key = "name", .arguments_key = "arguments"

@@ -1,5 +1,5 @@
-/* A grammar that makes the model call. What every call begins with is written into the prompt, where the marks are tokens; the
- * grammar is for the rest. */
+/* A grammar that makes the model call. What every call begins with is written into the prompt, where the marks are
+ * tokens; the grammar is for the rest. */
 #include "serve/tool_grammar.h"
 
 #include <string.h>
@@ -111,8 +111,8 @@ static int write_open(const clb_tool_format *f, clb_buf *out, clb_error *err)
         CLB_TRY(clb_buf_printf(out, err, "%s", f->open[0]));
     if ((f->shape == CLB_SHAPE_JSON && f->list) || f->shape == CLB_SHAPE_PYTHON)
         return clb_buf_append(out, "[", 1, err);
-    const bool lines = (f->shape == CLB_SHAPE_JSON && f->close[0]) || f->lines || is(f, "deepseek-v3.2") || is(f, "deepseek-v4") ||
-                       is(f, "minimax");
+    const bool lines = (f->shape == CLB_SHAPE_JSON && f->close[0]) || f->lines || is(f, "deepseek-v3.2") ||
+                       is(f, "deepseek-v4") || is(f, "minimax");
     if (lines && !f->bare)
         CLB_TRY(clb_buf_append(out, "\n", 1, err));
     return f->shape == CLB_SHAPE_NAMED ? clb_buf_printf(out, err, "%s", f->call_open) : COLIBRI_OK;
@@ -299,8 +299,8 @@ done:
     return rc;
 }
 
-int clb_tool_grammar(const clb_tool_format *f, const json_t *tools, const char *only, bool one_call, clb_buf *prefill, clb_buf *gbnf,
-                     clb_error *err)
+int clb_tool_grammar(const clb_tool_format *f, const json_t *tools, const char *only, bool one_call, clb_buf *prefill,
+                     clb_buf *gbnf, clb_error *err)
 {
     maker m = {.f = f, .err = err};
     const json_t *tool, *single = NULL;

@@ -1,7 +1,8 @@
-/* gpt-oss: messages in channels. analysis holds thoughts, final the answer, commentary calls (to=functions.f) and words to the
- * user about them.
+/* gpt-oss: messages in channels. analysis holds thoughts, final the answer, commentary calls (to=functions.f) and words
+ * to the user about them.
  *
- *     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}
+ *     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary to=functions.f
+ * <|constrain|>json<|message|>{...}
  */
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* Inside of the reply parser: the table of formats, and what the readers of the different shapes share.
  *
- * Text that has come in but is not understood yet is in p->buf from p->at on. A reader looks at it and takes what it understands;
- * what may be the beginning of something stays until more text has come, or until there is none (`final`). */
+ * Text that has come in but is not understood yet is in p->buf from p->at on. A reader looks at it and takes what it
+ * understands; what may be the beginning of something stays until more text has come, or until there is none (`final`).
+ */
 #ifndef CLB_SERVE_TOOL_IMPL_H
 #define CLB_SERVE_TOOL_IMPL_H
 
@@ -27,22 +28,26 @@ struct clb_tool_format {
     const char *close[CLB_MARKS]; /* ends them */
     const char *call_open;        /* begins each call within; may be "" */
     const char *call_close;
-    const char *sep;              /* NAMED: between name and arguments */
+    const char *sep;                              /* NAMED: between name and arguments */
     const char *param_open, *key_end, *value_end; /* XML */
     const char *name_key, *arguments_key;         /* JSON: as the model writes them */
     const char *drop[2 * CLB_MARKS];              /* marks that are no text: left out of the answer */
-    bool list;        /* JSON: always a list */
-    bool key_is_name; /* JSON: {"f": {...}} */
-    bool bare;        /* a call may have no mark at all, at the beginning of the text */
-    bool lines;       /* XML: values are on lines of their own */
-    bool short_ids;   /* nine letters and digits */
+    bool list;                                    /* JSON: always a list */
+    bool key_is_name;                             /* JSON: {"f": {...}} */
+    bool bare;                                    /* a call may have no mark at all, at the beginning of the text */
+    bool lines;                                   /* XML: values are on lines of their own */
+    bool short_ids;                               /* nine letters and digits */
 };
 
 extern const clb_tool_format clb_tool_formats[]; /* ends with name NULL; the generic one is the last before */
 
 /* ---- the parser ---- */
 
-enum clb_read { CLB_READ_MORE, CLB_READ_ON, CLB_READ_BAD }; /* nothing to do without more text; something was taken; not a call */
+enum clb_read {
+    CLB_READ_MORE,
+    CLB_READ_ON,
+    CLB_READ_BAD
+}; /* nothing to do without more text; something was taken; not a call */
 
 enum clb_parser_mode { CLB_MODE_TEXT, CLB_MODE_THOUGHT, CLB_MODE_CALL };
 
@@ -66,15 +71,15 @@ struct clb_reply_parser {
     size_t blanks;            /* white space at `at` that is given out when text follows */
     const char *thought_close;
     /* calls */
-    size_t mark;      /* where the mark of the calls is */
-    unsigned phase;   /* of the reader; 0 at first */
+    size_t mark;    /* where the mark of the calls is */
+    unsigned phase; /* of the reader; 0 at first */
     bool in_list, in_call, any_in_section;
-    bool unmarked;    /* the call began without a mark */
+    bool unmarked; /* the call began without a mark */
     clb_value_scan scan;
-    unsigned nest;    /* JSON: objects around the arguments */
+    unsigned nest; /* JSON: objects around the arguments */
     bool first_param;
     char tool[80], key[128];
-    int value_kind;   /* JSON: given out as a whole; XML: what the parameter's text is */
+    int value_kind; /* JSON: given out as a whole; XML: what the parameter's text is */
     bool value_begun;
     char channel[24]; /* harmony */
     uint32_t n_calls;
@@ -93,8 +98,8 @@ clb_str clb_rest(const clb_reply_parser *p);
 void clb_skip_space(clb_reply_parser *p);
 /* Whether the rest begins with the mark: 1; may once there is more: 0; does not: -1. Empty marks: 1. */
 int clb_begins(clb_str rest, const char *mark);
-/* Offset of the first mark in s, or of what may be the beginning of one at its end; s.n if there is none. *which: its index, or -1
- * for a beginning. */
+/* Offset of the first mark in s, or of what may be the beginning of one at its end; s.n if there is none. *which: its
+ * index, or -1 for a beginning. */
 size_t clb_find_mark(clb_str s, const char *const *marks, size_t n, bool final, int *which);
 /* Takes a closing mark of the format if there is one: 1; 0: more text is needed; -1: there is none. */
 int clb_take_close(clb_reply_parser *p);
@@ -102,7 +107,8 @@ int clb_take_close(clb_reply_parser *p);
 const json_t *clb_parameter_schema(const clb_reply_parser *p, const char *tool, const char *parameter);
 bool clb_tool_known(const clb_reply_parser *p, clb_str name);
 
-/* The mark of an open thought that the text ends with, blanks aside, or NULL; what closes it; whether a token is such a mark. */
+/* The mark of an open thought that the text ends with, blanks aside, or NULL; what closes it; whether a token is such a
+ * mark. */
 const char *clb_thought_open(const char *text, size_t n);
 const char *clb_thought_close(const char *open);
 bool clb_thought_mark(clb_str token);
@@ -114,8 +120,8 @@ int clb_read_xml(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 int clb_read_python(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 
-/* A value written as Python or in Gemma's braces, as JSON text appended to out; *used: its bytes. MORE: it may go on (what there is
- * was appended). */
+/* A value written as Python or in Gemma's braces, as JSON text appended to out; *used: its bytes. MORE: it may go on
+ * (what there is was appended). */
 enum clb_read clb_literal_to_json(clb_str s, bool braces, bool final, size_t *used, clb_buf *out, clb_error *err);
 /* The same way round, for earlier calls in a prompt. */
 int clb_json_to_python(const json_t *v, clb_buf *out, clb_error *err);

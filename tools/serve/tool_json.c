@@ -265,7 +265,8 @@ int clb_read_json(clb_reply_parser *p, enum clb_read *out, clb_error *err)
             p->phase = J_OBJECT;
         } else {
             *out = CLB_READ_BAD;
-            if (p->f->shape == CLB_SHAPE_JSON && p->buf.data[p->at] == '<' && p->f->open[0] && strcmp(p->f->open[0], "<tool_call>") == 0) {
+            if (p->f->shape == CLB_SHAPE_JSON && p->buf.data[p->at] == '<' && p->f->open[0] &&
+                strcmp(p->f->open[0], "<tool_call>") == 0) {
                 const int xml = clb_begins(clb_rest(p), "<function=");
                 if (xml > 0)
                     p->f = clb_tool_format_by_name("qwen3-coder");
@@ -444,11 +445,8 @@ static int read_named_begin(clb_reply_parser *p, enum clb_read *out)
     *out = CLB_READ_ON;
     const char c = p->buf.data[p->at];
     if (c == '[' || c == '{') { /* the older way of the family */
-        static const clb_tool_format json = {.name = "json",
-                                             .shape = CLB_SHAPE_JSON,
-                                             .open = {"["},
-                                             .name_key = "name",
-                                             .arguments_key = "arguments"};
+        static const clb_tool_format json = {
+            .name = "json", .shape = CLB_SHAPE_JSON, .open = {"["}, .name_key = "name", .arguments_key = "arguments"};
         p->f = &json;
         p->phase = J_BEGIN;
         return COLIBRI_OK;

@@ -133,7 +133,8 @@ static int read_text(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         marks[n++] = p->o.format->drop[i];
     int which;
     const clb_str rest = clb_rest(p);
-    const size_t end = clb_find_mark((clb_str){rest.p + p->blanks, rest.n - p->blanks}, marks, n, p->final, &which) + p->blanks;
+    const size_t end =
+        clb_find_mark((clb_str){rest.p + p->blanks, rest.n - p->blanks}, marks, n, p->final, &which) + p->blanks;
     /* white space waits: in front of a call it is no text */
     size_t text = end;
     while ((p->o.tools || which >= CLB_MARKS) && text > 0 && blank(rest.p[text - 1]))

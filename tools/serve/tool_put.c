@@ -54,7 +54,8 @@ int clb_put_call(clb_reply_parser *p, clb_str name, clb_str id, clb_error *err)
     CLB_GO(clb_buf_append(&texts, name.p, name.n, err));
     CLB_GO(clb_buf_append(&texts, "\0", 1, err));
     CLB_GO(clb_buf_append(&texts, id.p, id.n, err));
-    const clb_piece piece = {.kind = CLB_PIECE_CALL, .text = "", .index = p->n_calls, .name = texts.data, .id = texts.data + name.n + 1};
+    const clb_piece piece = {
+        .kind = CLB_PIECE_CALL, .text = "", .index = p->n_calls, .name = texts.data, .id = texts.data + name.n + 1};
     p->n_calls++;
     p->in_call = p->any_in_section = true;
     rc = put(p, &piece, err);

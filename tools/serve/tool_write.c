@@ -11,8 +11,9 @@ static int mark(clb_marked *m, const char *text, clb_error *err)
 
 int clb_marked_add(clb_marked *m, const char *text, size_t n, bool tainted, clb_error *err)
 {
-    static const char ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-                                  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const char ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     static const char zeros[64];
     CLB_TRY(clb_buf_append(&m->text, text, n, err));
     for (size_t i = 0; i < n; i += 64)
@@ -58,14 +59,16 @@ static int json_call(const clb_tool_format *f, clb_marked *m, const char *name, 
     if (f->key_is_name)
         CLB_GO(clb_buf_printf(&text, err, "{\"%s\": %s}", name, arguments));
     else
-        CLB_GO(clb_buf_printf(&text, err, "{\"%s\": \"%s\", \"%s\": %s}", f->name_key, name, f->arguments_key, arguments));
+        CLB_GO(
+            clb_buf_printf(&text, err, "{\"%s\": \"%s\", \"%s\": %s}", f->name_key, name, f->arguments_key, arguments));
     CLB_GO(data(m, text.data, err));
 done:
     clb_buf_free(&text);
     return rc;
 }
 
-int clb_tool_write_calls(const clb_tool_format *f, const clb_written_call *calls, size_t n, clb_marked *m, clb_error *err)
+int clb_tool_write_calls(const clb_tool_format *f, const clb_written_call *calls, size_t n, clb_marked *m,
+                         clb_error *err)
 {
     const bool list = f->list || f->shape == CLB_SHAPE_PYTHON;
     const bool each = f->shape == CLB_SHAPE_JSON && !f->list; /* marks around every single one */
@@ -133,11 +136,11 @@ int clb_tool_explain(const clb_tool_format *f, const json_t *tools, bool one_cal
         CLB_GO(rc);
         CLB_GO(mark(m, "\n", err));
     }
-    CLB_GO(mark(m, "</tools>\n\nTo call a function, write its name and arguments as JSON, exactly in this form:\n", err));
+    CLB_GO(
+        mark(m, "</tools>\n\nTo call a function, write its name and arguments as JSON, exactly in this form:\n", err));
     CLB_GO(clb_tool_write_calls(f, &call, 1, m, err));
-    CLB_GO(mark(m,
-                one_call ? "\nCall at most one function at a time." : "\nSeveral calls may follow each other.",
-                err));
+    CLB_GO(
+        mark(m, one_call ? "\nCall at most one function at a time." : "\nSeveral calls may follow each other.", err));
     CLB_GO(mark(m, " Answer in plain text where no function helps.", err));
 done:
     json_decref(example);

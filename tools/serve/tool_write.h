@@ -18,7 +18,8 @@ typedef struct clb_written_call {
 
 /* Whether the two below can write this format; others are written by their templates. */
 bool clb_tool_writes(const clb_tool_format *f);
-int clb_tool_write_calls(const clb_tool_format *f, const clb_written_call *calls, size_t n, clb_marked *m, clb_error *err);
+int clb_tool_write_calls(const clb_tool_format *f, const clb_written_call *calls, size_t n, clb_marked *m,
+                         clb_error *err);
 /* For the system message: the tools and how to call them. */
 int clb_tool_explain(const clb_tool_format *f, const json_t *tools, bool one_call, clb_marked *m, clb_error *err);
 

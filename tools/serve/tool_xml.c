@@ -1,4 +1,5 @@
-/* Calls whose parameters are written one by one between marks. Values are text: the tool's schema says what they are. */
+/* Calls whose parameters are written one by one between marks. Values are text: the tool's schema says what they are.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +60,8 @@ static int begin_parameter(clb_reply_parser *p, clb_error *err)
     int rc = COLIBRI_OK;
     CLB_GO(clb_buf_append(&head, p->first_param ? "{\"" : ", \"", p->first_param ? 2 : 3, err));
     CLB_GO(clb_json_escape(&head, p->key, strlen(p->key), err));
-    CLB_GO(clb_buf_append(&head, p->value_kind == KIND_STRING ? "\": \"" : "\": ", p->value_kind == KIND_STRING ? 4 : 3, err));
+    CLB_GO(clb_buf_append(&head, p->value_kind == KIND_STRING ? "\": \"" : "\": ", p->value_kind == KIND_STRING ? 4 : 3,
+                          err));
     p->first_param = false;
     rc = clb_put_arguments(p, head.data, head.n, err);
 done:
@@ -93,11 +95,12 @@ static int put_any(clb_reply_parser *p, clb_str s, clb_error *err)
         if (text.n == strlen(words[i][0]) && memcmp(text.p, words[i][0], text.n) == 0 && p->value_kind != KIND_JSON)
             text = (clb_str){words[i][1], strlen(words[i][1])};
     json_t *v = json_loadb(text.p, text.n, JSON_DECODE_ANY, NULL);
-    const bool taken = v && (p->value_kind == KIND_JSON || !json_object_get(schema, "type") || !has_type(schema, "string") ||
-                             (json_is_null(v) && has_type(schema, "null")) ||
-                             (json_is_number(v) && (has_type(schema, "number") || has_type(schema, "integer"))) ||
-                             (json_is_boolean(v) && has_type(schema, "boolean")) ||
-                             (json_is_array(v) && has_type(schema, "array")) || (json_is_object(v) && has_type(schema, "object")));
+    const bool taken =
+        v && (p->value_kind == KIND_JSON || !json_object_get(schema, "type") || !has_type(schema, "string") ||
+              (json_is_null(v) && has_type(schema, "null")) ||
+              (json_is_number(v) && (has_type(schema, "number") || has_type(schema, "integer"))) ||
+              (json_is_boolean(v) && has_type(schema, "boolean")) || (json_is_array(v) && has_type(schema, "array")) ||
+              (json_is_object(v) && has_type(schema, "object")));
     json_decref(v);
     if (taken)
         return clb_put_arguments(p, text.p, text.n, err);
@@ -251,7 +254,8 @@ static int read_parameters(clb_reply_parser *p, enum clb_read *out, clb_error *e
 static int read_key_part(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
     const clb_str rest = clb_rest(p);
-    const char *end = p->f->key_end ? memmem(rest.p, rest.n, p->f->key_end, strlen(p->f->key_end)) : memchr(rest.p, '>', rest.n);
+    const char *end =
+        p->f->key_end ? memmem(rest.p, rest.n, p->f->key_end, strlen(p->f->key_end)) : memchr(rest.p, '>', rest.n);
     size_t n = end ? (size_t)(end - rest.p) + (p->f->key_end ? strlen(p->f->key_end) : 1) : 0;
     *out = CLB_READ_MORE;
     if (!end)

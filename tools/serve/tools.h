@@ -1,8 +1,9 @@
-/* Tool calls and reasoning in what a model writes: the format of its family, a parser for text that comes in pieces, and a
- * grammar that makes it call.
+/* Tool calls and reasoning in what a model writes: the format of its family, a parser for text that comes in pieces,
+ * and a grammar that makes it call.
  *
- * A format is a property of the chat template. Templates that show no tools get the generic one: the tools and how to call
- * them are explained in the system message, and a call is <tool_call>{"name": ..., "arguments": {...}}</tool_call>. */
+ * A format is a property of the chat template. Templates that show no tools get the generic one: the tools and how to
+ * call them are explained in the system message, and a call is <tool_call>{"name": ..., "arguments":
+ * {...}}</tool_call>. */
 #ifndef CLB_SERVE_TOOLS_H
 #define CLB_SERVE_TOOLS_H
 
@@ -23,7 +24,8 @@ const char *clb_tool_format_name(const clb_tool_format *f);       /* "hermes", "
 enum clb_tool_choice { CLB_TOOLS_AUTO, CLB_TOOLS_NONE, CLB_TOOLS_REQUIRED, CLB_TOOLS_NAMED };
 
 /* Checks `tools` in OpenAI's shape: a list of {"type": "function", "function": {"name", "description", "parameters",
- * "strict"}}, names [A-Za-z0-9_.-]{1,64}, each once, at most 256. *param (may be NULL): where the mistake is, "tools[2].function". */
+ * "strict"}}, names [A-Za-z0-9_.-]{1,64}, each once, at most 256. *param (may be NULL): where the mistake is,
+ * "tools[2].function". */
 int clb_tools_check(const json_t *tools, char param[64], clb_error *err);
 
 /* ---- the parser: one choice of one request; one thread at a time ---- */
@@ -32,7 +34,8 @@ enum clb_piece_kind {
     CLB_PIECE_CONTENT,   /* text of the answer */
     CLB_PIECE_REASONING, /* text of the thoughts (reasoning_content) */
     CLB_PIECE_CALL,      /* a call begins: id and name */
-    CLB_PIECE_ARGUMENTS, /* more of the JSON text of its arguments: together one object, unless the model stopped within it */
+    CLB_PIECE_ARGUMENTS, /* more of the JSON text of its arguments: together one object, unless the model stopped within
+                            it */
     CLB_PIECE_CALL_END
 };
 
@@ -59,8 +62,8 @@ int clb_reply_parser_create(const clb_reply_parser_options *options, clb_reply_p
 void clb_reply_parser_free(clb_reply_parser *p);
 /* More of the text. Half marks are held back. */
 int clb_reply_parser_feed(clb_reply_parser *p, const char *text, size_t n, clb_error *err);
-/* The text has ended: gives out what was held back. A call that is not closed is given as far as it was understood; what was
- * not understood at all is content. Nothing is dropped. */
+/* The text has ended: gives out what was held back. A call that is not closed is given as far as it was understood;
+ * what was not understood at all is content. Nothing is dropped. */
 int clb_reply_parser_finish(clb_reply_parser *p, clb_error *err);
 /* Calls so far: with any, finish_reason is tool_calls rather than stop. */
 uint32_t clb_reply_parser_calls(const clb_reply_parser *p);

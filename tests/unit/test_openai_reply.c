@@ -2,6 +2,7 @@
  * after its beginning, prompts that wait, clients that go away. */
 #include "serve/completion.h"
 #include "serve_fake.h"
+#include "support/vocab_image.h"
 
 static clb_app app;
 static clb_exchange x;
@@ -553,6 +554,36 @@ static void log_probabilities(void **state)
     clb_tokens_free(&ids);
 }
 
+/* Filling in: the model's own tokens around the text before and the text behind. */
+static void text_is_filled_in(void **state)
+{
+    (void)state;
+    static const small_token tokens[] = {{"a", T_NORMAL, 0},
+                                         {"b", T_NORMAL, 0},
+                                         {"<fim_suffix>", T_CONTROL, 0},
+                                         {"<|fim_suffix|>", T_CONTROL, 0}, /* a family that is not complete */
+                                         {"<fim_middle>", T_CONTROL, 0},
+                                         {"<fim_prefix>", T_CONTROL, 0},
+                                         {NULL, 0, 0}};
+    static const char *const no_merges[] = {NULL};
+    clb_vocab *const own = app.engine->vocab;
+    small_vocab v = {"gpt2", "gpt-2", NULL, tokens, no_merges, NULL, false, false};
+    app.engine->vocab = small_vocab_load(&v);
+    complete("{\"prompt\":\"aba\",\"suffix\":\"bb\"}");
+    static const uint32_t want[] = {5, 0, 1, 0, 2, 1, 1, 4};
+    assert_int_equal(fake.n, 1);
+    assert_int_equal(fake.requests[0]->n_prompt, 8);
+    assert_memory_equal(fake.requests[0]->prompt, want, sizeof want);
+    fake_text(0, 0, "b");
+    fake_choice(0, 0, CLB_FINISH_STOP, 1);
+    fake_done(0, COLIBRI_OK, "", 1);
+    json_t *r = answer();
+    assert_text(r, "choices.0.text", "b");
+    json_decref(r);
+    clb_vocab_free(app.engine->vocab);
+    app.engine->vocab = own;
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_teardown(f, reset)
@@ -570,6 +601,7 @@ int main(void)
         TEST(progress_is_told),
         TEST(embeddings_in_both_forms),
         TEST(log_probabilities),
+        TEST(text_is_filled_in),
     };
     return cmocka_run_group_tests(tests, open_app, close_app);
 }

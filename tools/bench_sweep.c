@@ -1,11 +1,10 @@
 /* How many threads are best: the two tests for each number, the knee of the curve, and a line for the INI file. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "bench.h"
 #include "paths.h"
 
@@ -91,57 +90,75 @@ static uint32_t knee(const struct point *p, uint32_t n)
 
 /* ---- the INI file ---- */
 
-/* The text with `threads = N` in [cpu]: in place of what is there, behind the section's line, or in a section of its
- * own at the end. */
+static bool begins(const char *p, const char *end, const char *with)
+{
+    const size_t n = strlen(with);
+    return (size_t)(end - p) >= n && memcmp(p, with, n) == 0;
+}
+
+/* The comment at the end of a line: a ';' after a blank. NULL: there is none. */
+static const char *comment_of(const char *p, const char *end)
+{
+    for (const char *at = p + 1; at < end; at++)
+        if (*at == ';' && (at[-1] == ' ' || at[-1] == '\t'))
+            return at;
+    return NULL;
+}
+
+/* The text with `threads = N` in [cpu]: in place of what is there, or in a section of its own at the end. Everything
+ * else stays as it is, line ends and comments included. */
 static int set_threads(const clb_buf *old, uint32_t threads, clb_buf *out, clb_error *err)
 {
     const char *p = old->data ? old->data : "", *const end = p + old->n;
+    const char *newline = "\n";
     bool in_cpu = false, done = false;
+    if (begins(p, end, "\xEF\xBB\xBF")) {
+        CLB_TRY(clb_buf_append(out, p, 3, err));
+        p += 3;
+    }
     while (p < end) {
         const char *const eol = memchr(p, '\n', (size_t)(end - p)), *const next = eol ? eol + 1 : end;
-        const char *word = p + strspn(p, " \t");
-        if (*word == '[')
-            in_cpu = strncmp(word, "[cpu]", 5) == 0;
-        const bool key = in_cpu && strncmp(word, "threads", 7) == 0 && strchr(" \t=:", word[7]);
-        if (key && done) { /* a second one would win */
-            p = next;
-            continue;
+        const char *stop = eol ? eol : end, *word = p;
+        if (stop > p && stop[-1] == '\r') {
+            newline = "\r\n";
+            stop--;
         }
-        if (key) {
-            CLB_TRY(clb_buf_printf(out, err, "threads = %u\n", threads));
-            done = true;
-        } else {
-            CLB_TRY(clb_buf_append(out, p, (size_t)(next - p), err));
-            if (!eol)
-                CLB_TRY(clb_buf_append(out, "\n", 1, err));
+        while (word < stop && (*word == ' ' || *word == '\t'))
+            word++;
+        if (word < stop && *word == '[')
+            in_cpu = begins(word, stop, "[cpu]");
+        const bool key = in_cpu && begins(word, stop, "threads") && word + 7 < stop && strchr(" \t=:", word[7]);
+        if (!key) {
+            CLB_TRY(clb_buf_append(out, p, (size_t)(stop - p), err));
+        } else if (!done) { /* a second one would win, and goes */
+            const char *const comment = comment_of(word, stop);
+            CLB_TRY(clb_buf_printf(out, err, "threads = %u%s%.*s", threads, comment ? " " : "",
+                                   comment ? (int)(stop - comment) : 0, comment ? comment : ""));
         }
+        if (!key || !done)
+            CLB_TRY(clb_buf_printf(out, err, "%s", newline));
+        done = done || key;
         p = next;
     }
     if (done)
         return COLIBRI_OK;
-    return clb_buf_printf(out, err, "%s[cpu]\nthreads = %u\n", out->n ? "\n" : "", threads);
+    return clb_buf_printf(out, err, "%s[cpu]%sthreads = %u%s", old->n ? newline : "", newline, threads, newline);
 }
 
 static int write_ini(const char *path, uint32_t threads, clb_error *err)
 {
     clb_buf old = {0}, now = {0};
-    char *temporary = NULL;
+    clb_new_file f = {.fd = -1};
     int rc = access(path, F_OK) == 0 ? clb_read_input(path, &old, err) : COLIBRI_OK;
     if (!rc)
         rc = set_threads(&old, threads, &now, err);
-    if (!rc && asprintf(&temporary, "%s.new", path) < 0)
-        rc = CLB_NOMEM(err, "a file name");
-    FILE *const f = rc ? NULL : fopen(temporary, "wxe");
-    if (!rc && !f)
-        rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", temporary);
-    if (f) {
-        const bool ok = fwrite(now.data, 1, now.n, f) == now.n && fflush(f) == 0 && fsync(fileno(f)) == 0;
-        if (fclose(f) != 0 || !ok || rename(temporary, path) != 0) {
-            rc = clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write %s", path);
-            unlink(temporary);
-        }
-    }
-    free(temporary);
+    if (!rc)
+        rc = clb_file_begin(&f, path, true, err); /* permissions stay, and so do links */
+    if (!rc)
+        rc = clb_file_write(&f, now.data, now.n, err);
+    if (!rc)
+        rc = clb_file_finish(&f, err);
+    clb_file_drop(&f);
     clb_buf_free(&old);
     clb_buf_free(&now);
     return rc;

@@ -53,6 +53,16 @@ grep -qxE 'threads = [12]' "$WORK/my.ini" || fail "the INI file was not changed:
 [ "$(grep -c . "$WORK/my.ini")" = 6 ] || fail "the INI file lost or gained lines: $(cat "$WORK/my.ini")"
 run 0 "$c" bench -m "$model" --sweep threads=1..1 -p 4 -n 0 -r 1 --write-ini "$WORK/new.ini"
 [ "$(cat "$WORK/new.ini")" = "$(printf '[cpu]\nthreads = 1')" ] || fail "a new INI file: $(cat "$WORK/new.ini")"
+# a file of another system, private, behind a link, with a comment at the line and a section given twice
+printf '\xef\xbb\xbf[cpu]\r\n  threads=9 ; mine\r\nthreadsafe-name = x\r\n[model]\r\nctx = 100\r\n[cpu]\r\nthreads = 8\r\n; end' >"$WORK/private.ini"
+chmod 600 "$WORK/private.ini"
+ln -s private.ini "$WORK/link.ini"
+: >"$WORK/link.ini.new"
+run 0 "$c" bench -m "$model" --sweep threads=1..1 -p 4 -n 0 -r 1 --write-ini "$WORK/link.ini"
+printf '\xef\xbb\xbf[cpu]\r\nthreads = 1 ; mine\r\nthreadsafe-name = x\r\n[model]\r\nctx = 100\r\n[cpu]\r\n; end\r\n' |
+    cmp -s - "$WORK/private.ini" || fail "the INI file became $(od -c "$WORK/private.ini")"
+[ -L "$WORK/link.ini" ] || fail "the link to the INI file was replaced"
+[ "$(stat -c %a "$WORK/private.ini")" = 600 ] || fail "the INI file has other permissions: $(stat -c %a "$WORK/private.ini")"
 run 0 "${bench[@]}" --sustained 0.01
 out 'of the first'
 refuse 2 'write threads=A..B' "$c" bench -m "$model" --sweep threads=3

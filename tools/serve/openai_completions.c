@@ -48,7 +48,7 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, clb_
     clb_buf_free(&gbnf);
     CLB_TRY(rc);
     CLB_TRY(clb_openai_prompts_read(app->engine->vocab, body, "prompt", suffix && *suffix ? suffix : NULL,
-                             CLB_TOKENIZE_BOS | CLB_TOKENIZE_SPECIAL, prompts, r));
+                                    CLB_TOKENIZE_BOS | CLB_TOKENIZE_SPECIAL, prompts, r));
     if (prompts->n * o->n_choices > CLB_PROMPTS_MOST)
         return clb_refuse(r, "integer_above_max_value", "n", "Invalid 'n': %u choices of %zu prompts are more than %d.",
                           o->n_choices, prompts->n, CLB_PROMPTS_MOST);

@@ -19,8 +19,8 @@ typedef struct clb_completions_own {
 } clb_completions_own;
 
 /* Takes the texts out of the prompts if they are to be echoed; ids are turned into text. */
-int clb_completions_own_create(const clb_vocab *vocab, clb_openai_prompts *prompts, bool echo, clb_completions_own **out,
-                               clb_refusal *r);
+int clb_completions_own_create(const clb_vocab *vocab, clb_openai_prompts *prompts, bool echo,
+                               clb_completions_own **out, clb_refusal *r);
 void clb_completions_own_free(void *own);
 
 extern const clb_completion_shape clb_openai_completions_shape;

@@ -16,8 +16,8 @@ static void count_to(struct counted *at, const char *text, size_t bytes)
         at->chars += ((unsigned char)text[at->bytes] & 0xc0) != 0x80;
 }
 
-int clb_completions_own_create(const clb_vocab *vocab, clb_openai_prompts *prompts, bool echo, clb_completions_own **out,
-                               clb_refusal *r)
+int clb_completions_own_create(const clb_vocab *vocab, clb_openai_prompts *prompts, bool echo,
+                               clb_completions_own **out, clb_refusal *r)
 {
     clb_completions_own *const own = *out = calloc(1, sizeof *own);
     if (!own)

@@ -100,8 +100,8 @@ static int add_ids(const clb_vocab *vocab, const json_t *v, const char *param, c
     return COLIBRI_OK;
 }
 
-int clb_openai_prompts_read(const clb_vocab *vocab, const json_t *body, const char *name, const char *suffix, uint32_t flags,
-                     clb_openai_prompts *out, clb_refusal *r)
+int clb_openai_prompts_read(const clb_vocab *vocab, const json_t *body, const char *name, const char *suffix,
+                            uint32_t flags, clb_openai_prompts *out, clb_refusal *r)
 {
     const json_t *v = json_object_get(body, name);
     *out = (clb_openai_prompts){0};

@@ -15,8 +15,8 @@ typedef struct clb_openai_prompts {
 
 /* flags: those of clb_tokenize. `suffix` (may be NULL): what comes behind the text, if the model knows how to fill in.
  */
-int clb_openai_prompts_read(const clb_vocab *vocab, const json_t *body, const char *name, const char *suffix, uint32_t flags,
-                     clb_openai_prompts *out, clb_refusal *r);
+int clb_openai_prompts_read(const clb_vocab *vocab, const json_t *body, const char *name, const char *suffix,
+                            uint32_t flags, clb_openai_prompts *out, clb_refusal *r);
 void clb_openai_prompts_free(clb_openai_prompts *p);
 
 /* The vocabulary's tokens for filling in: {prefix} text {suffix} text {middle}. False: it has none. */

@@ -185,6 +185,66 @@ static void every_format(void **state)
     }
 }
 
+static bool accepts(const char *gbnf, const char *text)
+{
+    clb_error err = {0};
+    clb_grammar *g;
+    clb_matcher *m;
+    if (clb_grammar_parse((clb_str){gbnf, strlen(gbnf)}, &g, &err))
+        fail_msg("%s\n%s", err.msg, gbnf);
+    assert_ok(clb_matcher_create(g, tree, &m, &err), &err);
+    const bool fits = clb_matcher_accept_bytes(m, text, strlen(text), &err) == COLIBRI_OK && clb_matcher_may_end(m);
+    clb_matcher_destroy(m);
+    clb_grammar_release(g);
+    return fits;
+}
+
+/* A grammar that lets the model choose: text is free up to the mark, calls are not. */
+static void free_text(void **state)
+{
+    (void)state;
+    clb_buf gbnf = {0};
+    clb_error err = {0};
+    size_t constrained = 0;
+    assert_ok(clb_tool_grammar_auto(clb_tool_format_by_name("hermes"), tools, false, &gbnf, &err), &err);
+#define PING "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>"
+    static const char *const good[] = {"",
+                                       "Hello <b>world</b> <<<",
+                                       "<tool_cal",
+                                       "<tool_call",
+                                       "<tool_<tool_calls>",
+                                       "a <tool> <tool_x> <tool_call x",
+                                       "<think>\nhm\n</think>\n\n",
+                                       "Text\n" PING,
+                                       PING "\n" PING,
+                                       "<" PING,
+                                       "<tool_call" PING};
+    static const char *const bad[] = {
+        "<tool_call>", "x <tool_call> y", "<tool_call>\n{\"name\": \"pong\"",
+        PING " more",  "<<tool_call>",    "<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"a\": 1}}\n</tool_call>"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (!accepts(gbnf.data, good[i]))
+            fail_msg("refuses: %s", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (accepts(gbnf.data, bad[i]))
+            fail_msg("accepts: %s", bad[i]);
+    clb_buf_free(&gbnf);
+    for (const clb_tool_format *f = clb_tool_formats; f->name; f++) {
+        if (!clb_tool_may_be_constrained(f))
+            continue;
+        char text[128];
+        clb_buf own = {0};
+        assert_ok(clb_tool_grammar_auto(f, tools, true, &own, &err), &err);
+        snprintf(text, sizeof text, "some <text> %s", f->open[0]);
+        assert_false(accepts(own.data, text));
+        text[strlen(text) - 1] = '\0';
+        assert_true(accepts(own.data, text));
+        clb_buf_free(&own);
+        constrained++;
+    }
+    assert_true(constrained >= 8);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -272,6 +332,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_format),
+        cmocka_unit_test(free_text),
         cmocka_unit_test(refusals),
         cmocka_unit_test(tools_are_checked),
     };

@@ -137,6 +137,15 @@ static uint32_t protected_tokens(const clb_vocab *vocab, const clb_jinja_output 
     return n;
 }
 
+static bool any_strict(const json_t *tools)
+{
+    const json_t *tool;
+    size_t i;
+    json_array_foreach(
+        tools, i, tool) if (json_is_true(json_object_get(json_object_get(tool, "function"), "strict"))) return true;
+    return false;
+}
+
 static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb_adapter *a, const json_t *tools,
                   clb_jinja_output *o, clb_prompt *out, clb_error *err)
 {
@@ -158,6 +167,10 @@ static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb
         CLB_GO(append(o, prefill.n ? prefill.data + (twice ? 3 : 0) : "", err));
         opened = prefill.n ? prefill.data : "";
     }
+    /* strict functions that need not be called: a grammar where the marks are text, else the model's word */
+    if (tools && q->choice == CLB_TOOLS_AUTO && any_strict(tools) && clb_tool_may_be_constrained(a->format) &&
+        !needs_special(vocab, a->format, true, false))
+        CLB_GO(clb_tool_grammar_auto(a->format, tools, q->one_call, &gbnf, err));
     out->format = a->format;
     out->special = needs_special(vocab, a->format, tools != NULL, q->reasoning);
     out->opened = strdup(opened);

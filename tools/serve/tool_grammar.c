@@ -299,55 +299,160 @@ done:
     return rc;
 }
 
+/* "<" and what comes before the character at which a text stops to be the mark */
+static int literal_of(clb_buf *out, const char *text, size_t n, clb_error *err)
+{
+    return n ? clb_gbnf_literal(out, text, n, err) : clb_buf_append(out, "\"\"", 2, err);
+}
+
+/* Any text in which the mark does not occur. It begins with '<' and has no other one, so that a text which stops to be
+ * the mark may only begin it anew at the next '<'. */
+static int text_rule(maker *m, const char *mark, char rule[CLB_GBNF_NAME])
+{
+    const size_t n = strlen(mark);
+    clb_buf tails = {0}, prefixes = {0}, body = {0};
+    char tail[CLB_GBNF_NAME], prefix[CLB_GBNF_NAME];
+    int rc = COLIBRI_OK;
+    for (size_t k = 0; k + 1 < n; k++) {
+        CLB_GO(clb_buf_append(&tails, " | ", k ? 3 : 0, m->err));
+        CLB_GO(literal_of(&tails, mark + 1, k, m->err));
+        CLB_GO(clb_buf_printf(&tails, m->err, " [^<\\x%02x]", (unsigned)(unsigned char)mark[k + 1]));
+        CLB_GO(clb_buf_append(&prefixes, " | ", k ? 3 : 0, m->err));
+        CLB_GO(literal_of(&prefixes, mark + 1, k, m->err));
+    }
+    CLB_GO(clb_gbnf_rule(m->g, tails.data, tail, m->err));
+    CLB_GO(clb_gbnf_rule(m->g, prefixes.data, prefix, m->err));
+    CLB_GO(clb_buf_printf(&body, m->err, "[^<]* (\"<\" (%s [^<]* | %s))*", tail, prefix));
+    rc = clb_gbnf_rule(m->g, body.data, rule, m->err);
+done:
+    clb_buf_free(&tails);
+    clb_buf_free(&prefixes);
+    clb_buf_free(&body);
+    return rc;
+}
+
+bool clb_tool_may_be_constrained(const clb_tool_format *f)
+{
+    const char *mark = f->open[0];
+    if (!mark || f->bare || mark[0] != '<' || strchr(mark + 1, '<') ||
+        (f->shape != CLB_SHAPE_JSON && f->shape != CLB_SHAPE_XML && f->shape != CLB_SHAPE_NAMED))
+        return false;
+    for (const char *c = mark; *c; c++)
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7E)
+            return false;
+    return true;
+}
+
+/* Rules for one call of any of the tools; or of `single`, whose name has been said. */
+static int calls_rule(maker *m, const json_t *tools, const char *only, const json_t *single, char rule[CLB_GBNF_NAME])
+{
+    const json_t *tool;
+    clb_buf calls = {0};
+    size_t i;
+    int rc = COLIBRI_OK;
+    if (single)
+        return call_rule(m, single, false, rule);
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *f = json_object_get(tool, "function");
+        if (only && strcmp(only, json_string_value(json_object_get(f, "name"))) != 0)
+            continue;
+        CLB_GO(call_rule(m, f, true, rule));
+        CLB_GO(clb_buf_printf(&calls, m->err, "%s%s", calls.n ? " | " : "", rule));
+    }
+    rc = clb_gbnf_rule(m->g, calls.data, rule, m->err);
+done:
+    clb_buf_free(&calls);
+    return rc;
+}
+
+static const json_t *find_tool(const json_t *tools, const char *only, size_t *n)
+{
+    const json_t *tool, *found = NULL;
+    size_t i;
+    *n = 0;
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *f = json_object_get(tool, "function");
+        if (only && strcmp(only, json_string_value(json_object_get(f, "name"))) != 0)
+            continue;
+        found = f;
+        ++*n;
+    }
+    return found;
+}
+
+/* One call or several, and what closes them, at the end of m->body. */
+static int put_calls(maker *m, const char *call, bool once)
+{
+    char more[CLB_GBNF_NAME];
+    clb_buf before = m->body, end = {0};
+    int rc = COLIBRI_OK;
+    m->body = (clb_buf){0};
+    if (!once)
+        CLB_GO(more_rule(m, call, more));
+    CLB_GO(clb_buf_printf(&before, m->err, " %s", call));
+    if (!once)
+        CLB_GO(clb_buf_printf(&before, m->err, " %s{0,%d}", more, CALLS_MORE));
+    CLB_GO(write_close(m->f, &end, m->err));
+done:
+    clb_buf_free(&m->body);
+    m->body = before;
+    if (!rc)
+        rc = literal(m, end.n ? end.data : "");
+    clb_buf_free(&end);
+    return rc;
+}
+
 int clb_tool_grammar(const clb_tool_format *f, const json_t *tools, const char *only, bool one_call, clb_buf *prefill,
                      clb_buf *gbnf, clb_error *err)
 {
     maker m = {.f = f, .err = err};
-    const json_t *tool, *single = NULL;
-    clb_buf calls = {0}, end = {0};
-    char rule[CLB_GBNF_NAME], more[CLB_GBNF_NAME];
-    size_t i, n = 0;
+    char rule[CLB_GBNF_NAME];
+    size_t n;
+    const json_t *single = find_tool(tools, only, &n);
+    const bool once = one_call || only || f->shape == CLB_SHAPE_HARMONY || is(f, "functionary-v3.2");
     int rc = COLIBRI_OK;
-    json_array_foreach(tools, i, tool)
-    {
-        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (only && strcmp(only, name) != 0)
-            continue;
-        single = json_object_get(tool, "function");
-        n++;
-    }
     if (n == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "no function \"%s\" among the tools", only ? only : "");
     CLB_GO(clb_gbnf_create(&m.g, err));
     CLB_GO(write_open(f, prefill, err));
-    const bool once = one_call || only || f->shape == CLB_SHAPE_HARMONY || is(f, "functionary-v3.2");
-    if (n == 1 && once) { /* the name is known: only the arguments are left */
+    if (n > 1 || !once)
+        single = NULL;
+    if (single) { /* the name is known: only the arguments are left */
         CLB_GO(write_head(f, json_string_value(json_object_get(single, "name")), prefill, err));
         if ((f->shape == CLB_SHAPE_XML || f->shape == CLB_SHAPE_PYTHON) && f->call_open && f->call_open[0])
             CLB_GO(clb_buf_printf(prefill, err, "\n"));
-        CLB_GO(call_rule(&m, single, false, rule));
-    } else {
-        json_array_foreach(tools, i, tool)
-        {
-            CLB_GO(call_rule(&m, json_object_get(tool, "function"), true, rule));
-            CLB_GO(clb_buf_printf(&calls, err, "%s%s", calls.n ? " | " : "", rule));
-        }
-        CLB_GO(clb_gbnf_rule(m.g, calls.data, rule, err));
     }
+    CLB_GO(calls_rule(&m, tools, only, single, rule));
     m.body.n = 0;
-    if (!once) {
-        CLB_GO(more_rule(&m, rule, more));
-        CLB_GO(clb_buf_printf(&m.body, err, "%s %s{0,%d}", rule, more, CALLS_MORE));
-    } else {
-        CLB_GO(reference(&m, rule));
-    }
-    CLB_GO(write_close(f, &end, err));
-    CLB_GO(literal(&m, end.n ? end.data : ""));
+    CLB_GO(put_calls(&m, rule, once));
     rc = clb_gbnf_finish(m.g, m.body.data, gbnf, err);
 done:
     clb_gbnf_destroy(m.g);
     clb_buf_free(&m.body);
-    clb_buf_free(&calls);
-    clb_buf_free(&end);
+    return rc;
+}
+
+int clb_tool_grammar_auto(const clb_tool_format *f, const json_t *tools, bool one_call, clb_buf *gbnf, clb_error *err)
+{
+    maker m = {.f = f, .err = err};
+    char text[CLB_GBNF_NAME], rule[CLB_GBNF_NAME], calls[CLB_GBNF_NAME];
+    clb_buf open = {0};
+    int rc = COLIBRI_OK;
+    CLB_GO(clb_gbnf_create(&m.g, err));
+    CLB_GO(text_rule(&m, f->open[0], text));
+    CLB_GO(calls_rule(&m, tools, NULL, NULL, rule));
+    CLB_GO(write_open(f, &open, err));
+    m.body.n = 0;
+    CLB_GO(literal(&m, open.data));
+    CLB_GO(put_calls(&m, rule, one_call));
+    CLB_GO(close_rule(&m, calls));
+    CLB_GO(clb_buf_printf(&m.body, err, "%s %s?", text, calls));
+    rc = clb_gbnf_finish(m.g, m.body.data, gbnf, err);
+done:
+    clb_gbnf_destroy(m.g);
+    clb_buf_free(&m.body);
+    clb_buf_free(&open);
     return rc;
 }

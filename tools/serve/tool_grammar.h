@@ -10,4 +10,9 @@
 int clb_tool_grammar(const clb_tool_format *f, const json_t *tools, const char *only, bool one_call, clb_buf *prefill,
                      clb_buf *gbnf, clb_error *err);
 
+/* The model may call: any text, and if the mark that begins calls comes, calls that fit. For formats whose mark is text
+ * and cannot begin within itself. */
+bool clb_tool_may_be_constrained(const clb_tool_format *f);
+int clb_tool_grammar_auto(const clb_tool_format *f, const json_t *tools, bool one_call, clb_buf *gbnf, clb_error *err);
+
 #endif

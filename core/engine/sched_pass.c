@@ -14,7 +14,7 @@
 #define MOST_SKIPPED  3u
 #define FEWEST_ROWS   32u  /* of prompts in a pass: fewer would cost more than they let others wait */
 #define UNKNOWN_ROWS  64u  /* before anything is measured */
-#define UNBROKEN_ROWS 64u  /* of a pass that may not be given up, if others may come */
+#define UNBROKEN_ROWS 32u  /* of a pass that may not be given up, if others may come */
 
 static bool keeps_all(const clb_scheduler *s)
 {

@@ -8,6 +8,8 @@
 #include "ops/ops.h"
 #include "ops/sincos.h"
 
+#define MANY_ROWS 128u /* of a pass: its layers take so long that it is looked at in between whether it is still wanted */
+
 static uint32_t widest_ffn(const clb_hparams *hp)
 {
     return hp->n_ff > hp->n_ff_shared ? hp->n_ff : hp->n_ff_shared;
@@ -118,6 +120,16 @@ void clb_forward_cancel_by(clb_forward *f, bool (*cancelled)(void *ctx), void *c
 {
     f->options.cancelled = cancelled;
     f->options.cancelled_ctx = ctx;
+}
+
+static bool is_cancelled(const clb_forward *f)
+{
+    return f->options.cancelled && f->options.cancelled(f->options.cancelled_ctx);
+}
+
+int clb_forward_wanted(const clb_forward *f, clb_error *err)
+{
+    return f->n_rows >= MANY_ROWS && is_cancelled(f) ? clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request") : COLIBRI_OK;
 }
 
 void clb_forward_set_lora(clb_forward *f, const clb_lora_set *set)
@@ -309,26 +321,35 @@ static int before_ffn(struct between *b, const clb_layer *l, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Attention and feed-forward, which to_next is to add. */
+static int run_branches(clb_forward *f, uint32_t il, struct between *to_next, clb_error *err)
+{
+    const clb_hparams *hp = f->hp;
+    const clb_layer *l = &f->model->layers[il];
+    CLB_TRY(clb_forward_attention(f, il, err));
+    struct between to_ffn = {.f = f, .join = true, .bias = l->o_bias.v};
+    CLB_TRY(before_ffn(&to_ffn, l, err));
+    CLB_TRY(clb_forward_wanted(f, err));
+    if (l->moe < 0)
+        return clb_forward_dense_ffn(f, il, hp->n_ff, f->branch, err);
+    CLB_TRY(clb_forward_moe(f, il, f->branch, &to_next->mix, err));
+    if (l->gate.tensor) { /* shared expert: its own branch, added to the routed ones */
+        CLB_TRY(clb_forward_dense_ffn(f, il, hp->n_ff_shared, f->shared, err));
+        to_next->extra = f->shared;
+    }
+    return COLIBRI_OK;
+}
+
 /* Expects h to be the normed input of layer il's attention, and leaves that of the next layer. */
 static int run_layer(clb_forward *f, uint32_t il, clb_error *err)
 {
     const clb_hparams *hp = f->hp;
-    const clb_layer *l = &f->model->layers[il];
-    CLB_TRY(clb_store_layer_begin(f->model->store, il, err));
-    CLB_TRY(clb_forward_attention(f, il, err));
-    struct between to_ffn = {.f = f, .join = true, .bias = l->o_bias.v};
-    CLB_TRY(before_ffn(&to_ffn, l, err));
     struct between to_next = {.f = f, .join = true};
-    if (l->moe < 0) {
-        CLB_TRY(clb_forward_dense_ffn(f, il, hp->n_ff, f->branch, err));
-    } else {
-        CLB_TRY(clb_forward_moe(f, il, f->branch, &to_next.mix, err));
-        if (l->gate.tensor) { /* shared expert: its own branch, added to the routed ones */
-            CLB_TRY(clb_forward_dense_ffn(f, il, hp->n_ff_shared, f->shared, err));
-            to_next.extra = f->shared;
-        }
-    }
+    CLB_TRY(clb_store_layer_begin(f->model->store, il, err));
+    const int rc = run_branches(f, il, &to_next, err);
     clb_store_layer_end(f->model->store, il);
+    if (rc)
+        return rc;
     if (il + 1 < hp->n_layers)
         return before_attention(&to_next, &f->model->layers[il + 1], err);
     run_between(&to_next);
@@ -399,7 +420,7 @@ static int run_layers(clb_forward *f, clb_error *err)
     struct between first = {.f = f};
     CLB_TRY(before_attention(&first, &f->model->layers[0], err));
     for (uint32_t il = 0; il < f->hp->n_layers; il++) {
-        if (f->options.cancelled && f->options.cancelled(f->options.cancelled_ctx))
+        if (is_cancelled(f))
             return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
         CLB_TRY(run_layer(f, il, err));
     }

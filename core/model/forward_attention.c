@@ -99,6 +99,7 @@ int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)
         {&l->v.m, l->v.m.data, &f->acts_h, NULL, 0, f->n_rows, f->v, nv},
     };
     CLB_TRY(clb_compute_run(&f->compute, qkv, 3, err));
+    CLB_TRY(clb_forward_wanted(f, err));
     CLB_TRY(clb_forward_lora_add(f, il, CLB_LORA_Q, &f->acts_h, f->q, nq, err));
     CLB_TRY(clb_forward_lora_add(f, il, CLB_LORA_K, &f->acts_h, f->k, nk, err));
     CLB_TRY(clb_forward_lora_add(f, il, CLB_LORA_V, &f->acts_h, f->v, nv, err));
@@ -107,6 +108,7 @@ int clb_forward_attention(clb_forward *f, uint32_t il, clb_error *err)
     clb_compute_rows(&f->compute, f->n_rows, 4, finish_qkv_row, &ctx);
     clb_compute_phase(&f->compute, CLB_PHASE_ATTENTION);
     clb_attention_run(f, il);
+    CLB_TRY(clb_forward_wanted(f, err));
     clb_compute_phase(&f->compute, CLB_PHASE_ATTN_OUT);
     clb_acts_set(&f->acts_att, f->att, no, f->n_rows, (uint32_t)no);
     const clb_job out = {&l->o.m, l->o.m.data, &f->acts_att, NULL, 0, f->n_rows, f->branch, hp->n_embd};

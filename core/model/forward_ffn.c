@@ -23,6 +23,7 @@ int clb_forward_dense_ffn(clb_forward *f, uint32_t il, uint32_t n_ff, float *out
     CLB_TRY(clb_forward_lora_glu(f, il, &in, err));
     const bool keep = clb_forward_lora_changes(f, il, CLB_LORA_DOWN);
     CLB_TRY(clb_compute_glu(&f->compute, &in, 1, &f->acts_ff, f->gate, &l->down.m, keep, err));
+    CLB_TRY(clb_forward_wanted(f, err));
     clb_compute_phase(&f->compute, CLB_PHASE_DENSE_DOWN);
     const clb_job down = {&l->down.m, l->down.m.data, &f->acts_ff, NULL, 0, f->n_rows, out, hp->n_embd};
     CLB_TRY(clb_compute_run(&f->compute, &down, 1, err));
@@ -118,6 +119,7 @@ static int compute_wave(clb_forward *f, uint32_t il, const clb_expert_layer *x, 
     CLB_TRY(clb_forward_lora_experts(f, il, f->glu_jobs, f->want_ids, n, err));
     CLB_TRY(
         clb_compute_glu(&f->compute, f->glu_jobs, n, &f->acts_pairs, f->expert_act, &x->part[CLB_PART_DOWN], keep, err));
+    CLB_TRY(clb_forward_wanted(f, err));
     clb_compute_phase(&f->compute, CLB_PHASE_EXPERT_DOWN);
     down_jobs(f, x, leases, unions, n);
     if (!out) {

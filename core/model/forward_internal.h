@@ -77,6 +77,9 @@ uint64_t clb_attention_floats(const clb_hparams *hp, uint32_t max_rows, uint32_t
 int clb_attention_reserve(clb_forward *f, uint32_t n_kv, clb_error *err);
 void clb_attention_run(clb_forward *f, uint32_t il);
 
+/* Inside a layer of many rows, which takes its time: whether the pass is still wanted. CANCELLED: no. */
+int clb_forward_wanted(const clb_forward *f, clb_error *err);
+
 int clb_forward_dense_ffn(clb_forward *f, uint32_t il, uint32_t n_ff, float *out, clb_error *err);
 /* *mix: `out` was not written; the caller takes each row from clb_forward_mix_row. */
 int clb_forward_moe(clb_forward *f, uint32_t il, float *out, bool *mix, clb_error *err);

@@ -224,6 +224,46 @@ static void cancelled_passes_change_nothing(void **state)
     }
 }
 
+/* A pass of many rows is stopped inside of layers, too: at each place where it can be. */
+static void long_passes_stop_inside_of_layers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_MODELS; i++) {
+        clb_error err;
+        test_rig rig;
+        uint32_t left = 0;
+        const test_rig_options o = {.cancelled = countdown,
+                                    .hooks_ctx = &left,
+                                    .max_rows = N_SEQS * N_IDS,
+                                    .slots = models[i].path == models[2].path ? 0 : 3};
+        left = UINT32_MAX; /* loading asks, too */
+        open_rig(&rig, &models[i], &o);
+        const struct model *m = &models[i];
+        float *const out = malloc(N_SEQS * N_IDS * m->n_vocab * sizeof *out);
+        assert_non_null(out);
+        clb_span spans[N_SEQS];
+        for (uint32_t s = 0; s < N_SEQS; s++)
+            spans[s] = (clb_span){.kv = test_rig_sequence(&rig), .tokens = m->ids[s], .n = N_IDS, .n_logits = N_IDS};
+        uint32_t stops = 0;
+        for (int rc = COLIBRI_E_CANCELLED; rc; stops++) {
+            left = stops;
+            rc = clb_forward_run(rig.forward, spans, N_SEQS, out, &err);
+            if (rc)
+                assert_int_equal(rc, COLIBRI_E_CANCELLED);
+            for (uint32_t s = 0; s < N_SEQS && rc; s++)
+                assert_int_equal(clb_kv_seq_position(spans[s].kv), 0);
+            assert_true(stops < 10000);
+        }
+        assert_true(stops > 4 * rig.model->hp.n_layers);
+        for (uint32_t s = 0; s < N_SEQS; s++) {
+            check_rows(m, s, 0, N_IDS, out + (size_t)s * N_IDS * m->n_vocab);
+            clb_kv_seq_destroy(spans[s].kv);
+        }
+        free(out);
+        test_rig_close(&rig);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +271,7 @@ int main(void)
         cmocka_unit_test(batch_mates_never_matter),
         cmocka_unit_test(refused_passes_change_nothing),
         cmocka_unit_test(cancelled_passes_change_nothing),
+        cmocka_unit_test(long_passes_stop_inside_of_layers),
     };
     return cmocka_run_group_tests(tests, make_baselines, free_baselines);
 }

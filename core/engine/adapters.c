@@ -5,12 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/forward_lora.h"
+
 static clb_adapter *find(clb_adapters *a, uint32_t id)
 {
     for (size_t i = 0; i < a->n; i++)
         if (a->items[i].lora->id == id && !a->items[i].leaving)
             return &a->items[i];
     return NULL;
+}
+
+/* Of memory: the adapter, and what passes need while it is in use. */
+static uint64_t cost(const clb_adapters *a, const clb_lora *lora)
+{
+    return lora->bytes + a->rank_bytes * lora->rank;
 }
 
 static int no_such(const clb_adapters *a, uint32_t id, clb_error *err)
@@ -70,8 +78,16 @@ int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path,
                         (unsigned long long)a->max_bytes);
     clb_lora *lora;
     CLB_TRY(clb_lora_open(model, path, clb_adapters_room(a), &lora, err));
+    if (a->limited && cost(a, lora) > clb_adapters_room(a)) {
+        const int rc = clb_fail(err, COLIBRI_E_NOMEM,
+                                "%s and the work space for its rank of %u need %llu bytes, %llu are left (--lora-memory)",
+                                path, lora->rank, (unsigned long long)cost(a, lora),
+                                (unsigned long long)clb_adapters_room(a));
+        clb_lora_close(lora);
+        return rc;
+    }
     lora->id = a->next_id++;
-    a->bytes += lora->bytes;
+    a->bytes += cost(a, lora);
     a->items[a->n++] = (clb_adapter){.lora = lora, .scale = scale};
     set_defaults(a);
     *id = lora->id;
@@ -81,7 +97,7 @@ int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path,
 /* One that nobody uses goes. */
 static void drop(clb_adapters *a, size_t i)
 {
-    a->bytes -= a->items[i].lora->bytes;
+    a->bytes -= cost(a, a->items[i].lora);
     clb_lora_close(a->items[i].lora);
     memmove(&a->items[i], &a->items[i + 1], (a->n - i - 1) * sizeof *a->items);
     a->n--;
@@ -191,11 +207,12 @@ static int load_setting(clb_adapters *a, const clb_model *model, const char *tex
     return rc;
 }
 
-int clb_adapters_open(clb_adapters *a, const clb_model *model, const clb_config *config, clb_error *err)
+int clb_adapters_open(clb_adapters *a, const clb_model *model, uint32_t max_rows, const clb_config *config,
+                      clb_error *err)
 {
     const char *const *files;
     const size_t n = clb_config_list(config, CLB_SET_model_lora, &files);
-    *a = (clb_adapters){.next_id = 1};
+    *a = (clb_adapters){.next_id = 1, .rank_bytes = clb_forward_lora_bytes(&model->hp, max_rows)};
     for (size_t i = 0; i < n; i++)
         CLB_TRY(load_setting(a, model, files[i], err));
     const uint64_t later = clb_config_u64(config, CLB_SET_memory_lora_memory);
@@ -207,6 +224,14 @@ int clb_adapters_open(clb_adapters *a, const clb_model *model, const clb_config 
 uint64_t clb_adapters_room(const clb_adapters *a)
 {
     return a->max_bytes > a->bytes ? a->max_bytes - a->bytes : 0;
+}
+
+uint64_t clb_adapters_planned(const clb_adapters *a)
+{
+    uint64_t sum = clb_adapters_room(a);
+    for (size_t i = 0; i < a->n; i++)
+        sum += a->rank_bytes * a->items[i].lora->rank;
+    return sum;
 }
 
 void clb_adapters_close(clb_adapters *a)

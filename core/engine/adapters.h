@@ -24,7 +24,8 @@ typedef struct clb_adapters {
     clb_adapter *items;
     size_t n, cap;
     uint32_t next_id;
-    uint64_t bytes, max_bytes; /* of all */
+    uint64_t bytes, max_bytes; /* of all, with the work space of passes that use them at once */
+    uint64_t rank_bytes;       /* work space for each rank of an adapter */
     bool limited;              /* max_bytes counts: the plan is made */
     clb_lora_set defaults;
 } clb_adapters;
@@ -35,10 +36,12 @@ typedef struct clb_lora_use {
     float scale;
 } clb_lora_use;
 
-/* The configured ones ("FILE", "FILE=SCALE"), for a bound model. max_bytes becomes what they take and --lora-memory,
- * whichever is more. */
-int clb_adapters_open(clb_adapters *a, const clb_model *model, const clb_config *config, clb_error *err);
+/* The configured ones ("FILE", "FILE=SCALE"), for a bound model and passes of max_rows rows. max_bytes becomes what they
+ * take and --lora-memory, whichever is more. */
+int clb_adapters_open(clb_adapters *a, const clb_model *model, uint32_t max_rows, const clb_config *config,
+                      clb_error *err);
 void clb_adapters_close(clb_adapters *a);
+uint64_t clb_adapters_planned(const clb_adapters *a); /* bytes that are promised to them and not taken yet */
 uint64_t clb_adapters_room(const clb_adapters *a); /* bytes that more of them may take */
 
 /* A file that is loaded already is another adapter with another id. LIMIT beyond CLB_LORA_MOST that are on by default.

@@ -131,7 +131,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .mapped = strcmp(clb_config_str(config, CLB_SET_store_mode), "mmap") == 0,
         .resident_layers = (uint32_t)clb_config_u64(config, CLB_SET_store_resident_layers),
         .prefetch_depth = (uint32_t)clb_config_u64(config, CLB_SET_store_prefetch_depth),
-        .lora_bytes = clb_adapters_room(&e->adapters),
+        .lora_bytes = clb_adapters_planned(&e->adapters),
     };
     const clb_kv_seq_options sequence = sequence_options(e, &e->kv_choice, e->kv_budget);
     CLB_TRY(clb_kv_demand_make(&e->kv_layout, &sequence, &e->plan_input.kv_demand, err));
@@ -263,9 +263,9 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     if (clb_vocab_size(e->vocab) > e->model->hp.n_vocab)
         return clb_fail(err, COLIBRI_E_FORMAT, "%s: %u tokens in the vocabulary, but embeddings for %u", path,
                         clb_vocab_size(e->vocab), e->model->hp.n_vocab);
-    CLB_TRY(clb_adapters_open(&e->adapters, e->model, config, err));
     CLB_TRY(start_workers(e, options, err));
     CLB_TRY(open_kv(e, config, options->min_ctx, err));
+    CLB_TRY(clb_adapters_open(&e->adapters, e->model, pass_rows(e, options), config, err));
     CLB_TRY(fill_plan_input(e, options, err));
     if (options->plan_only)
         return COLIBRI_OK;

@@ -374,7 +374,6 @@ static int run_output(clb_forward *f, const clb_logits_sink *sink, clb_error *er
     const clb_hparams *hp = f->hp;
     uint32_t n = 0, row = 0;
     clb_compute_phase(&f->compute, CLB_PHASE_OUTPUT);
-    run_hidden(f, sink);
     for (uint32_t s = 0; s < f->n_spans; s++) { /* wanted rows move to the front of h, normed */
         const clb_span *span = &f->spans[s];
         for (uint32_t i = span->n - span->n_logits; i < span->n; i++, n++)
@@ -396,6 +395,7 @@ static int run_output(clb_forward *f, const clb_logits_sink *sink, clb_error *er
         if (n - first == part)
             break;
     }
+    run_hidden(f, sink); /* nothing fails after it: whoever sums rows up gets each of them once */
     return COLIBRI_OK;
 }
 

@@ -62,7 +62,7 @@ typedef struct clb_logits_sink {
     float *buffer; /* [rows][n_vocab] */
     uint32_t rows;
     void (*take)(void *ctx, uint32_t first, uint32_t n, const float *logits); /* NULL: the buffer holds all rows */
-    /* Row i of a span with `hidden`, after the final norm: [n_embd]. Before any logits. */
+    /* Row i of a span with `hidden`, after the final norm: [n_embd]. After all logits, once for a pass that is well. */
     void (*hidden)(void *ctx, uint32_t span, uint32_t i, const float *row);
     void *ctx;
 } clb_logits_sink;

@@ -5,6 +5,17 @@
 
 #include "model/forward_internal.h"
 
+/* Rows, or pairs of a row and an expert. */
+static size_t n_places(const clb_hparams *hp, uint32_t max_rows)
+{
+    return (size_t)max_rows * (hp->n_experts ? hp->top_k : 1);
+}
+
+uint64_t clb_forward_lora_bytes(const clb_hparams *hp, uint32_t max_rows)
+{
+    return 2 * n_places(hp, max_rows) * sizeof(float); /* two products: gate and up */
+}
+
 void clb_forward_lora_free(clb_forward_lora *l)
 {
     free(l->active);
@@ -69,9 +80,7 @@ int clb_forward_lora_begin(clb_forward *f, clb_error *err)
         most += set_of(f, s) ? set_of(f, s)->n : 0;
     if (!most)
         return COLIBRI_OK;
-    size_t cap = l->cap;
-    CLB_TRY(reserve(&l->active, &cap, most, sizeof *l->active, err));
-    l->cap = (uint32_t)cap;
+    CLB_TRY(reserve(&l->active, &l->cap_active, most, sizeof *l->active, err));
     CLB_TRY(reserve(&l->scale, &l->cap_scale, most * f->max_rows, sizeof *l->scale, err));
     memset(l->scale, 0, most * f->max_rows * sizeof *l->scale);
     for (uint32_t s = 0; s < f->n_spans; s++)
@@ -84,7 +93,7 @@ int clb_forward_lora_begin(clb_forward *f, clb_error *err)
             if (set->use[i].scale != 0.0f)
                 l->scale[(size_t)place_of(l, set->use[i].lora) * f->max_rows + row] += set->use[i].scale;
     }
-    const size_t places = (size_t)f->max_rows * (f->hp->n_experts ? f->hp->top_k : 1);
+    const size_t places = n_places(f->hp, f->max_rows);
     CLB_TRY(reserve(&l->t[0], &l->cap_t, 2 * places * l->rank, sizeof(float), err));
     l->t[1] = l->t[0] + places * l->rank;
     const size_t unions = f->hp->n_experts ? f->hp->n_experts : 1;

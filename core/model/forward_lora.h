@@ -9,15 +9,17 @@ struct clb_forward;
 
 typedef struct clb_forward_lora {
     const clb_lora **active; /* of this pass, without repetition, in order of id */
-    uint32_t n, cap, rank;   /* rank: sum of the adapters' largest ones */
+    uint32_t n, rank;        /* rank: sum of the adapters' largest ones */
     float *scale;            /* [n][max_rows]: of each row, alpha and rank in it; 0: the row does not use it */
     float *t[2];             /* [n_places][rank]: A x of a product, or of gate and up */
-    size_t cap_scale, cap_t;
+    size_t cap_active, cap_scale, cap_t;
     clb_job *jobs;
     clb_delta *deltas; /* of a step's jobs */
     size_t cap_jobs, cap_deltas;
 } clb_forward_lora;
 
+/* Bytes that passes of max_rows rows need for each rank of the adapters that they use. */
+uint64_t clb_forward_lora_bytes(const clb_hparams *hp, uint32_t max_rows);
 void clb_forward_lora_free(clb_forward_lora *lora);
 /* What this pass's spans use; memory for n_places places (rows, or row-expert pairs). */
 int clb_forward_lora_begin(struct clb_forward *f, clb_error *err);

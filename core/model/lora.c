@@ -1,5 +1,6 @@
 #include "model/lora.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,6 +254,8 @@ static int read_all(struct reader *r)
         return clb_fail(r->err, COLIBRI_E_UNSUPPORTED,
                         "%s is an activated LoRA (invocation tokens): only plain ones can be used", r->lora->path);
     CLB_TRY(clb_gguf_get_f32_or(r->g, "adapter.lora.alpha", 0.0f, &r->lora->alpha, r->err));
+    if (!isfinite(r->lora->alpha))
+        return clb_fail(r->err, COLIBRI_E_FORMAT, "%s: adapter.lora.alpha is no finite number", r->lora->path);
     if (clb_gguf_get_str(r->g, "general.name", &name, NULL) == COLIBRI_OK && name.n && name.n < 256)
         r->lora->name = strndup(name.p, name.n);
     else

@@ -433,8 +433,48 @@ static void files_that_do_not_fit_are_refused(void **state)
     w = adapter("qwen3moe");
     add_tensor(w, "blk.0.attn_q.weight", n, 2, 1, data);
     refuse(m, w, COLIBRI_E_UNSUPPORTED, "neither");
+    w = bad_pair("qwen3moe", "blk.0.attn_q.weight", n, 2, 2, nq, data);
+    assert_ok(clb_gguf_writer_set_f32(w, "adapter.lora.alpha", NAN, &err), &err);
+    refuse(m, w, COLIBRI_E_FORMAT, "alpha is no finite number");
     free(data);
     test_engine_close(&e);
+}
+
+/* Two places for A x (gate and up) of every pair of a row and an expert are in the plan, and in what later adapters may
+ * take. */
+static void work_space_is_in_the_budget(void **state)
+{
+    (void)state;
+    char path[512], merged[512], on[600];
+    const char *model = TEST_DATA("arch/qwen3moe.gguf");
+    paths(path, merged, sizeof path, "budget");
+    write_pair(model, path, merged, 1.0f, 17);
+    snprintf(on, sizeof on, "lora=%s", path);
+    const char *const with[] = {"threads=1", "batch=64", on, NULL};
+    const char *const tight[] = {"threads=1", "batch=64", "lora-memory=100K", NULL};
+    clb_error err;
+    test_engine e;
+    uint32_t id;
+    assert_ok(test_engine_open(&e, model, with, NULL, &err), &err);
+    const clb_lora *lora = e.engine->adapters.items[0].lora;
+    const uint64_t own = lora->bytes, work = 2ull * 64 * e.engine->model->hp.top_k * RANK * sizeof(float);
+    assert_int_equal(e.engine->plan_input.lora_bytes, work);
+    assert_int_equal(e.engine->adapters.bytes, own + work);
+    assert_ok(clb_adapters_unload(&e.engine->adapters, lora->id, &err), &err);
+    assert_int_equal(e.engine->adapters.bytes, 0);
+    assert_ok(clb_adapters_load(&e.engine->adapters, e.engine->model, path, 1.0f, &id, &err), &err);
+    assert_int_equal(clb_adapters_load(&e.engine->adapters, e.engine->model, path, 1.0f, &id, &err), COLIBRI_E_NOMEM);
+    test_engine_close(&e);
+    assert_ok(test_engine_open(&e, model, tight, NULL, &err), &err);
+    e.engine->adapters.max_bytes = own + work - 1;
+    assert_int_equal(clb_adapters_load(&e.engine->adapters, e.engine->model, path, 1.0f, &id, &err), COLIBRI_E_NOMEM);
+    assert_non_null(strstr(err.msg, "work space for its rank of 3"));
+    assert_int_equal(e.engine->adapters.n, 0);
+    e.engine->adapters.max_bytes++;
+    assert_ok(clb_adapters_load(&e.engine->adapters, e.engine->model, path, 1.0f, &id, &err), &err);
+    test_engine_close(&e);
+    unlink(path);
+    unlink(merged);
 }
 
 int main(void)
@@ -444,6 +484,7 @@ int main(void)
         cmocka_unit_test(sequences_use_their_own),
         cmocka_unit_test(requests_choose_adapters),
         cmocka_unit_test(files_that_do_not_fit_are_refused),
+        cmocka_unit_test(work_space_is_in_the_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

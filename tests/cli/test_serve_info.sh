@@ -35,7 +35,7 @@ get 200 /lora-adapters
 
 # ---- tokens and text
 cat >"$WORK/check.py" <<'PY'
-import json, sys, urllib.request, urllib.error
+import json, sys, time, urllib.request, urllib.error
 url = sys.argv[1]
 def post(path, body, status=200):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -90,6 +90,12 @@ def metrics():
 before = metrics()
 assert before["colibri_ready"] == 1 and before["colibri_parallel"] == 2
 reply = post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 5})
+def moved():
+    return metrics().get("colibri_tokens_generated_total") - before["colibri_tokens_generated_total"]
+for _ in range(100):  # as of the last pass, whose end comes after the reply's
+    if moved() >= 5:
+        break
+    time.sleep(0.02)
 after = metrics()
 assert reply["usage"]["completion_tokens"] == 5
 for name, more in [("colibri_requests_total{outcome=\"finished\"}", 1), ("colibri_tokens_generated_total", 5),

@@ -92,7 +92,11 @@ static int load_tasks(clb_evaluation *e, clb_error *err)
 {
     const char *const *tasks;
     const size_t n = clb_args_values(e->args, "task", &tasks);
-    clb_kvc_task_options o = {.engine = e->engine, .text_tokens = e->text_tokens, .log = clb_args_log(e->args)};
+    clb_kvc_task_options o = {.engine = e->engine,
+                              .text_tokens = e->text_tokens,
+                              .log = clb_args_log(e->args),
+                              .cancelled = clb_run_interrupted,
+                              .cancelled_ctx = e->args};
     if (clb_args_value(e->args, "items"))
         CLB_TRY(clb_kvc_parse_number(e->args, "items", 0, &o.most_items, err));
     CLB_TRY(clb_open_chat(e->args, e->engine, &o.chat, err));
@@ -153,6 +157,7 @@ static int prepare(clb_evaluation *e, clb_error *err)
     make_label(e);
     CLB_TRY(load_tasks(e, err));
     CLB_TRY(check(e, err));
+    CLB_TRY(clb_kvc_try_budget(e->engine, &e->choice, e->budget, &e->grid, &e->cases, err));
     CLB_TRY(clb_kvc_code_of(e->engine->registry, e->choice.name, code, err));
     CLB_TRY(clb_kvc_model_hash(e->engine->gguf, hash, err));
     e->header = clb_evaluate_header(e, hash, code);
@@ -181,9 +186,13 @@ static void free_all(clb_evaluation *e)
 static int run(clb_args *args, clb_error *err)
 {
     clb_evaluation e = {.args = args, .fd = -1};
+    clb_error second = {0};
     int rc = COLIBRI_OK;
     CLB_GO(prepare(&e, err));
-    CLB_GO(clb_evaluate_all(&e, err));
+    rc = clb_evaluate_all(&e, err);
+    if (rc && e.n_done) /* what is complete is shown whatever ended the run */
+        (void)(clb_args_has(args, "json") ? clb_evaluate_print_json(&e, &second) : clb_evaluate_print(&e, &second));
+    CLB_GO(rc);
     CLB_GO(clb_args_has(args, "json") ? clb_evaluate_print_json(&e, err) : clb_evaluate_print(&e, err));
     if (e.interrupted)
         rc = clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request after %u of %u items", e.n_done, e.cases.n);
@@ -211,7 +220,8 @@ const struct clb_command clb_command_evaluate = {
         "generated greedily. Prompts are read in small pieces, so that a strategy has to choose what it keeps before "
         "it sees the question.\n\n"
         "Modes, as in recall:ask-later+at-once=FILE: ask-later (the strategy has chosen before it sees the question), "
-        "at-once (what it chooses from is read in one pass, which --batch must hold), decode (texts: the scored half is "
+        "at-once (what it chooses from is read in one pass, which --batch must hold), decode (texts: the scored half "
+        "is "
         "fed token by token, as if it were generated).\n\n"
         "To run many strategies and budgets against each other, see colibri compare --strategies.",
     .examples =

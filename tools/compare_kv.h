@@ -74,6 +74,7 @@ typedef struct clb_kvc {
     bool other_machine; /* parts ran on different machines or versions: speeds are not comparable */
     uint64_t seed;      /* of intervals */
     uint32_t resamples; /* 0: the default */
+    uint32_t n_run; /* of the records: made by this run */
     bool interrupted;
     uint64_t *filled; /* bits [n_settings][n_items], while grown: see clb_kvc_has */
     uint32_t filled_settings, filled_items;

@@ -1,7 +1,9 @@
 /* colibri compare --strategies / --from: what is asked for, then the reports. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/file.h"
 #include "compare_kv_run.h"
 
 /* Everything named by --from in one table. */
@@ -38,28 +40,44 @@ static int report(clb_kvc *c, clb_args *args, clb_error *err)
     }
     c->seed = (uint64_t)json_integer_value(json_object_get(json_object_get(c->header, "decides"), "seed"));
     CLB_TRY(clb_kvc_summarize(c, clb_args_value(args, "baseline"), err));
-    const char *const html = clb_args_value(args, "html");
-    if (html)
-        CLB_TRY(clb_kvc_write_html(c, html, clb_args_has(args, "force"), err));
+    int rc = COLIBRI_OK;
     if (clb_args_has(args, "json"))
-        return clb_kvc_print_json(c, err);
-    if (clb_args_has(args, "markdown"))
+        rc = clb_kvc_print_json(c, err);
+    else if (clb_args_has(args, "markdown"))
         clb_kvc_print_markdown(c, stdout);
     else
         clb_kvc_print(c, stdout);
-    return COLIBRI_OK;
+    const char *const html = clb_args_value(args, "html");
+    return html && !rc ? clb_kvc_write_html(c, html, clb_args_has(args, "force"), err) : rc;
+}
+
+/* Before hours of work: whether the page can be written at its end. */
+static int check_page(clb_args *args, clb_error *err)
+{
+    const char *const path = clb_args_value(args, "html");
+    struct stat st;
+    clb_new_file f;
+    if (!path || (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+        return COLIBRI_OK; /* opening a pipe would be seen at its other end */
+    const int rc = clb_file_begin(&f, path, clb_args_has(args, "force"), err);
+    clb_file_drop(&f);
+    return rc;
 }
 
 int clb_compare_kv(clb_args *args, clb_error *err)
 {
     CLB_TRY(check_flags(args, err));
+    CLB_TRY(check_page(args, err));
     clb_kvc *const c = calloc(1, sizeof *c);
     if (!c)
         return CLB_NOMEM(err, "comparison");
     c->baseline = CLB_KVC_NONE;
+    clb_error second = {0};
     int rc = clb_args_has(args, "from") ? read_all(c, args, err) : clb_kvc_run(c, args, err);
     if (!rc)
         rc = report(c, args, err);
+    else if (c->n_run) /* what is complete is shown whatever ended the run */
+        (void)report(c, args, &second);
     if (!rc && c->interrupted)
         rc = clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request after %u results", c->n_records);
     clb_kvc_free(c);

@@ -316,7 +316,8 @@ static int read_lines(clb_kvc *c, const clb_buf *text, const char *path, const c
     }
     if (complete)
         *complete = at;
-    return c->header ? COLIBRI_OK : clb_fail(err, COLIBRI_E_FORMAT, "%s is empty", path);
+    /* A run that was stopped before its first line was out has nothing to go on from. */
+    return c->header || complete ? COLIBRI_OK : clb_fail(err, COLIBRI_E_FORMAT, "%s is empty", path);
 }
 
 int clb_kvc_read_file(clb_kvc *c, const char *path, const clb_log *log, uint64_t *complete, clb_error *err)

@@ -75,6 +75,10 @@ static int needle(struct clb_kvc_reading *r, const struct passkey *p, uint32_t l
     clb_kvc_case *v;
     struct clb_kvc_found_name *name;
     char key[16];
+    if (length > r->o->engine->ctx) {
+        r->too_long++;
+        return COLIBRI_OK;
+    }
     const uint64_t random = mix(mix(p->seed + length) + 1000 * (uint64_t)depth + k + 1);
     const size_t start = (size_t)(random % p->filler.n);
     snprintf(key, sizeof key, "%05u", (unsigned)(10000 + (random >> 32) % 90000));
@@ -130,7 +134,7 @@ int clb_kvc_read_passkey(struct clb_kvc_reading *r, const clb_buf *text, clb_err
         return clb_fail(err, COLIBRI_E_FORMAT, "%s, line %d: %s", r->path, why.line, why.text);
     const json_t *const lengths = json_object_get(o, "lengths"), *const depths = json_object_get(o, "depths");
     const json_t *const n = json_object_get(o, "repeats"), *const seed = json_object_get(o, "seed");
-    const json_int_t repeats = n ? json_integer_value(n) : 1;
+    const json_int_t repeats = n ? json_integer_value(n) : 1; /* 0 if it is none */
     struct passkey p = {.o = o, .seed = (uint64_t)json_integer_value(json_object_get(o, "seed"))};
     int rc = COLIBRI_OK;
     if (!strstr(clb_kvc_text_of(o, "needle"), "{key}") || !*clb_kvc_text_of(o, "question") ||
@@ -140,6 +144,8 @@ int clb_kvc_read_passkey(struct clb_kvc_reading *r, const clb_buf *text, clb_err
             err, COLIBRI_E_FORMAT,
             "needs \"needle\" with {key}, \"question\", \"lengths\" and \"depths\"; \"repeats\" (1 to 1000) and "
             "\"seed\" are whole numbers");
+    if (!rc && json_array_size(lengths) * json_array_size(depths) > CLB_KVC_MOST_ITEMS / (size_t)repeats)
+        rc = clb_fail(err, COLIBRI_E_LIMIT, "lengths x depths x repeats are more than %u items", CLB_KVC_MOST_ITEMS);
     if (!rc)
         rc = read_filler(r, &p, err);
     for (size_t i = 0; !rc && i < json_array_size(lengths); i++)

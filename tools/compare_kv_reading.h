@@ -28,6 +28,7 @@ struct clb_kvc_reading {
     char name[160]; /* of the task: base and modes */
     struct clb_kvc_found found;
     uint32_t too_long, too_short; /* left out: prompts, texts */
+    size_t longest; /* bytes of the vocabulary's longest token; 0: not looked up yet */
 };
 
 /* Another item, empty, and what it is called. */

@@ -231,6 +231,7 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
         rc = clb_kvc_write_line(g, line, err);
         if (!rc)
             rc = clb_kvc_add_record(g->c, &record, err);
+        g->c->n_run += !rc;
     }
     clb_buf_free(&said);
     clb_kv_trial_free(&t);
@@ -303,13 +304,41 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
 }
 
 /* Files are sorted by distance or topic: items are visited in wide steps, so that a grid that is stopped early has some
- * of each kind. */
+ * of each kind, and task by task, so that an item is known under all modes that it is asked in. */
 static uint32_t step_of(uint32_t n)
 {
     uint32_t step = (uint32_t)(0.618 * n);
     while (step > 1 && common_divisor(step, n) != 1)
         step--;
     return step > 1 ? step : 1;
+}
+
+static uint32_t longest_task(const clb_kvc_cases *cases, const clb_kvc *c)
+{
+    uint32_t most = 0, n = 0;
+    for (uint32_t i = 0; i < cases->n; i++) { /* cases of a task follow each other */
+        n = i && c->items[cases->v[i].item].task == c->items[cases->v[i - 1].item].task ? n + 1 : 1;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* The case that is number k of its task, for each task. */
+static int run_number(struct clb_kvc_grid_run *g, uint32_t k, clb_error *err)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->cases.n && !g->c->interrupted; i++, n++) {
+        if (i && g->c->items[g->cases.v[i].item].task != g->c->items[g->cases.v[i - 1].item].task)
+            n = 0;
+        if (n != k)
+            continue;
+        const int rc = run_item(g, i, err);
+        drop_base(g);
+        clb_kv_future_destroy(g->future);
+        g->future = NULL;
+        CLB_TRY(rc);
+    }
+    return COLIBRI_OK;
 }
 
 int clb_kvc_run(clb_kvc *c, clb_args *args, clb_error *err)
@@ -326,12 +355,9 @@ int clb_kvc_run(clb_kvc *c, clb_args *args, clb_error *err)
     for (uint32_t i = 0; !rc && i < g.cases.n; i++)
         for (uint32_t p = 0; p < g.n_plan; p++)
             g.total += !clb_kvc_has(c, g.plan[p], g.cases.v[i].item);
-    for (uint32_t i = 0; !rc && !c->interrupted && i < g.cases.n; i++) {
-        rc = run_item(&g, (uint32_t)((uint64_t)i * step_of(g.cases.n) % g.cases.n), err);
-        drop_base(&g);
-        clb_kv_future_destroy(g.future);
-        g.future = NULL;
-    }
+    const uint32_t most = longest_task(&g.cases, c);
+    for (uint32_t i = 0; !rc && !c->interrupted && i < most; i++)
+        rc = run_number(&g, (uint32_t)((uint64_t)i * step_of(most) % most), err);
     if (g.reference)
         fclose(g.reference);
     if (g.fd >= 0 && close(g.fd) && !rc)

@@ -40,6 +40,7 @@ struct clb_kvc_grid_run {
     bool see_question;
     bool share_passes; /* some prompts are read in one pass: there is room for a second sequence */
     int fd;               /* of --jsonl; -1: none */
+    uint64_t complete;    /* bytes of it that are there already (--continue) */
     uint32_t raster_case; /* whose positions are watched; UINT32_MAX: none */
     uint32_t raster_size; /* at this budget */
     FILE *reference;
@@ -70,6 +71,9 @@ int clb_kvc_record_future(clb_engine *engine, const clb_kv_trial_input *of, clb_
 int clb_kvc_code_of(clb_registry *registry, const char *chain, char out[512], clb_error *err);
 int clb_kvc_model_hash(const clb_gguf *gguf, char out[40], clb_error *err);
 void clb_kvc_cpu_name(char out[128]);
+/* Whether the strategy starts with what the budget is of the shortest item, so that this does not show after hours. */
+int clb_kvc_try_budget(clb_engine *engine, const clb_kv_choice *choice, const char *budget, const clb_kvc *c,
+                       const clb_kvc_cases *cases, clb_error *err);
 /* A whole number from 1 on; `initial` without the flag. USAGE. */
 int clb_kvc_parse_number(clb_args *args, const char *flag, uint32_t initial, uint32_t *out, clb_error *err);
 /* One line of compact JSON in one write; releases it. */

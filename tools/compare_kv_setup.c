@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -240,22 +242,42 @@ int clb_kvc_write_line(struct clb_kvc_grid_run *g, json_t *line, clb_error *err)
     return COLIBRI_OK;
 }
 
-/* Reads what is there and opens for more. */
-static int open_lines(struct clb_kvc_grid_run *g, clb_error *err)
+static int open_lines(struct clb_kvc_grid_run *g, const char *path, int how, clb_error *err)
 {
-    const char *const path = clb_args_value(g->args, "jsonl");
-    const bool go_on = clb_args_has(g->args, "continue") && access(path, F_OK) == 0;
-    uint64_t complete = 0;
-    if (!path)
-        return COLIBRI_OK;
-    if (go_on)
-        CLB_TRY(clb_kvc_read_file(g->c, path, clb_args_log(g->args), &complete, err));
-    const int how = go_on ? 0 : clb_args_has(g->args, "force") ? O_TRUNC : O_EXCL;
-    g->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | how, 0666);
+    g->fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | how, 0666);
     if (g->fd < 0 && errno == EEXIST)
         return clb_fail(err, COLIBRI_E_USAGE, "%s exists: --continue adds what it lacks, --force starts again", path);
-    if (g->fd < 0 || (go_on && ftruncate(g->fd, (off_t)complete)))
+    if (g->fd < 0)
         return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot open %s", path);
+    if (flock(g->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return clb_fail(err, COLIBRI_E_IO, "%s: another run is writing to it", path);
+    return COLIBRI_OK;
+}
+
+/* Reads what is there, under the lock under which more will be written. */
+static int read_lines(struct clb_kvc_grid_run *g, clb_error *err)
+{
+    const char *const path = clb_args_value(g->args, "jsonl");
+    const bool there = path && access(path, F_OK) == 0;
+    if (there && !clb_args_has(g->args, "continue"))
+        return clb_args_has(g->args, "force") ? COLIBRI_OK : open_lines(g, path, O_CREAT | O_EXCL, err);
+    if (!there)
+        return COLIBRI_OK;
+    CLB_TRY(open_lines(g, path, 0, err));
+    return clb_kvc_read_file(g->c, path, clb_args_log(g->args), &g->complete, err);
+}
+
+/* When nothing else can go wrong: what was there before is not lost to a mistake in the other flags. */
+static int begin_lines(struct clb_kvc_grid_run *g, clb_error *err)
+{
+    const char *const path = clb_args_value(g->args, "jsonl");
+    struct stat st;
+    if (!path)
+        return COLIBRI_OK;
+    if (g->fd < 0)
+        CLB_TRY(open_lines(g, path, O_CREAT | (clb_args_has(g->args, "force") ? 0 : O_EXCL), err));
+    if (fstat(g->fd, &st) || (S_ISREG(st.st_mode) && ftruncate(g->fd, (off_t)g->complete)))
+        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write to %s", path);
     return COLIBRI_OK;
 }
 
@@ -265,7 +287,11 @@ static int load_tasks(struct clb_kvc_grid_run *g, uint32_t text_tokens, clb_erro
 {
     const char *const *tasks;
     const size_t n = clb_args_values(g->args, "task", &tasks);
-    clb_kvc_task_options o = {.engine = g->engine, .text_tokens = text_tokens, .log = clb_args_log(g->args)};
+    clb_kvc_task_options o = {.engine = g->engine,
+                              .text_tokens = text_tokens,
+                              .log = clb_args_log(g->args),
+                              .cancelled = clb_run_interrupted,
+                              .cancelled_ctx = g->args};
     if (clb_args_value(g->args, "items"))
         CLB_TRY(clb_kvc_parse_number(g->args, "items", 0, &o.most_items, err));
     CLB_TRY(clb_open_chat(g->args, g->engine, &o.chat, err));
@@ -312,6 +338,25 @@ static int check_engine(const struct clb_kvc_grid_run *g, clb_error *err)
     return clb_kvc_check_passes(g->c, &g->cases, g->engine, g->see_question, err);
 }
 
+int clb_kvc_try_budget(clb_engine *engine, const clb_kv_choice *choice, const char *budget, const clb_kvc *c,
+                       const clb_kvc_cases *cases, clb_error *err)
+{
+    clb_kv_seq *kv;
+    uint32_t least = UINT32_MAX, at = 0;
+    if (!*budget || (choice->traits.needs & COLIBRI_KV_NEED_FUTURE))
+        return COLIBRI_OK;
+    for (uint32_t i = 0; i < cases->n; i++) {
+        const clb_kv_trial_input in = clb_kvc_input_of(&cases->v[i], 1, false);
+        const uint32_t n = clb_kvc_budget_of(budget, &in);
+        at = n < least ? i : at;
+        least = n < least ? n : least;
+    }
+    if (clb_engine_new_sequence_with(engine, choice, least, &kv, err))
+        return clb_context(err, "%.100s at %s, item %.80s", choice->text, budget, c->ids[cases->v[at].item]);
+    clb_kv_seq_destroy(kv);
+    return COLIBRI_OK;
+}
+
 int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
 {
     char hash[40];
@@ -325,10 +370,13 @@ int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
     CLB_TRY(add_strategy(g, FULL, err));
     CLB_TRY(each_list(g, "strategies", NULL, add_strategy, err));
     CLB_TRY(each_list(g, "budgets", "50%,25%", add_budget, err));
-    CLB_TRY(open_lines(g, err));
+    CLB_TRY(read_lines(g, err));
     CLB_TRY(load_tasks(g, text_tokens, err));
     CLB_TRY(check_engine(g, err));
     CLB_TRY(plan_settings(g, err));
+    for (uint32_t i = 0; i < g->n_plan; i++)
+        CLB_TRY(clb_kvc_try_budget(g->engine, &g->list[g->of[i]].choice, g->c->settings[g->plan[i]].budget, g->c,
+                                   &g->cases, err));
     CLB_TRY(clb_kvc_model_hash(g->engine->gguf, hash, err));
     json_t *const run = describe(g, hash, text_tokens);
     json_t *const header = run ? clb_kvc_header_json(g->c, run) : NULL;
@@ -342,6 +390,7 @@ int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
         return clb_context(err, "%s", clb_args_has(g->args, "continue") ? "--continue" : "the grid");
     }
     choose_raster(g);
+    CLB_TRY(begin_lines(g, err));
     return clb_kvc_write_line(g, header, err);
 }
 

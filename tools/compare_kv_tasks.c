@@ -27,6 +27,10 @@ static const struct mode {
 int clb_kvc_next_case(struct clb_kvc_reading *r, clb_kvc_case **v, struct clb_kvc_found_name **name, clb_error *err)
 {
     struct clb_kvc_found *const f = &r->found;
+    if (r->o->cancelled && r->o->cancelled(r->o->cancelled_ctx))
+        return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
+    if (f->n == CLB_KVC_MOST_ITEMS)
+        return clb_fail(err, COLIBRI_E_LIMIT, "more than %u items", CLB_KVC_MOST_ITEMS);
     if ((f->n & (f->n + 1)) == 0) { /* 0, 1, 3, 7, ... */
         const size_t cap = 2 * (size_t)f->n + 1;
         void *const a = realloc(f->v, cap * sizeof *f->v);
@@ -54,6 +58,17 @@ bool clb_kvc_fits(struct clb_kvc_reading *r, const clb_kvc_case *v)
     free(last->key);
     r->too_long++;
     return false;
+}
+
+/* So many bytes have more tokens than the context whatever they are: not worth the time of finding out how many. */
+static bool surely_too_long(struct clb_kvc_reading *r, size_t n)
+{
+    const clb_engine *const e = r->o->engine;
+    for (uint32_t id = 0; !r->longest && id < clb_vocab_size(e->vocab); id++) {
+        const size_t bytes = clb_token_text(e->vocab, id).n;
+        r->longest = bytes > r->longest ? bytes : r->longest;
+    }
+    return n > (1u << 16) && r->longest && n / r->longest > e->ctx;
 }
 
 const char *clb_kvc_text_of(const json_t *o, const char *key)
@@ -141,6 +156,10 @@ static int recall_line(struct clb_kvc_reading *r, const json_t *o, unsigned line
     struct clb_kvc_found_name *name;
     if (!json_is_string(prompt) || !json_is_string(answer) || json_string_length(answer) == 0)
         return clb_fail(err, COLIBRI_E_FORMAT, "needs \"prompt\" and \"answer\"");
+    if (surely_too_long(r, json_string_length(prompt)) || surely_too_long(r, json_string_length(answer))) {
+        r->too_long++;
+        return COLIBRI_OK;
+    }
     CLB_TRY(clb_kvc_next_case(r, &v, &name, err));
     CLB_TRY(clb_tokenize(vocab, json_string_value(prompt), json_string_length(prompt), CLB_TOKENIZE_BOS, &v->ids, err));
     CLB_TRY(clb_tokenize(vocab, json_string_value(answer), json_string_length(answer), 0, &v->answer, err));
@@ -251,16 +270,20 @@ static int load(clb_kvc *c, struct clb_kvc_reading *r, const clb_buf *text, clb_
         CLB_TRY(each_line(r, text, err));
     else
         CLB_TRY(add_text(r, text->data ? text->data : "", text->n, r->base, r->base, err));
-    if (r->too_long)
+    if (r->too_long && r->found.n)
         clb_logf(r->o->log, COLIBRI_LOG_WARN,
                  "%s: %u of %u items are longer than the context of %u and left out (--ctx)", r->path, r->too_long,
                  r->too_long + r->found.n, r->o->engine->ctx);
     if (r->too_short && r->found.n)
         clb_logf(r->o->log, COLIBRI_LOG_WARN, "%s: %u texts have less than %u tokens and are left out", r->path,
                  r->too_short, r->o->text_tokens);
+    if (!r->found.n && !r->too_long && !r->too_short)
+        return clb_fail(err, COLIBRI_E_USAGE, "%s is empty: no items", r->path);
+    if (!r->found.n && r->too_long)
+        return clb_fail(err, COLIBRI_E_USAGE, "%s: all items are longer than the context of %u (--ctx)", r->path,
+                        r->o->engine->ctx);
     if (!r->found.n)
-        return clb_fail(err, COLIBRI_E_USAGE, "%s has no item that fits (texts: %u tokens and more)", r->path,
-                        r->o->text_tokens);
+        return clb_fail(err, COLIBRI_E_USAGE, "%s: no text has the %u tokens of a piece", r->path, r->o->text_tokens);
     CLB_TRY(check_ids(r, err));
     CLB_TRY(clb_kvc_add_task(c, r->kind, r->name, r->path, hash, &task, err));
     CLB_TRY(check_task(c, task, out, err));

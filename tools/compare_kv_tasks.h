@@ -6,6 +6,8 @@
 #include "engine/engine.h"
 #include "text/chat.h"
 
+#define CLB_KVC_MOST_ITEMS 100000u /* of a file */
+
 /* One item, ready to run. */
 typedef struct clb_kvc_case {
     uint32_t item; /* of the grid */
@@ -29,10 +31,13 @@ typedef struct clb_kvc_task_options {
     uint32_t most_items;         /* per task; 0: all. They are spread evenly over the file */
     uint32_t text_tokens;        /* of a piece of a text */
     const clb_log *log;
+    bool (*cancelled)(void *ctx); /* NULL: reading is not stopped. CANCELLED */
+    void *cancelled_ctx;
 } clb_kvc_task_options;
 
 /* assignment: "recall=FILE", or with modes "recall:ask-later+at-once=FILE". Adds the task and its items to the grid and the cases to the list. What does not fit the
- * context is left out with a warning; USAGE if nothing is left. Other errors: USAGE, FORMAT with file and line.
+ * context is left out with a warning; USAGE if nothing is left. Other errors: USAGE, FORMAT with file and line; LIMIT:
+ * more than CLB_KVC_MOST_ITEMS.
  *   text: a text, cut into pieces; or JSON lines {"text", "id", "group"}, each cut into pieces.
  *   recall: JSON lines {"prompt", "answer", "id", "distance"}; the answer with its leading space, if any;
  * "question": the end of the prompt that asks.

@@ -5,12 +5,12 @@ import random
 import time
 
 import misuse
-from questions import Wrong
+from questions import Question, Wrong
 from wire import Broken, Connection, request
 
 # what a client does next, and how often
 WEIGHTS = {"ask": 56, "ask_slow_write": 3, "ask_slow_read": 3, "leave_queue": 6, "leave_prompt": 6, "leave_stream": 8, "half_close": 2,
-           "bad_body": 8, "bad_bytes": 4, "oversize": 1, "pipeline": 3, "stalled_head": 1, "look": 2}
+           "bad_body": 8, "bad_bytes": 4, "oversize": 1, "pipeline": 3, "stalled_head": 1, "deaf": 1, "look": 2}
 BUSY = (429, 503)
 
 
@@ -119,7 +119,7 @@ class Client:
             cuts = sorted(self.r.randrange(1, len(data)) for _ in range(12))
             for a, b in zip([0, *cuts], [*cuts, len(data)]):
                 await c.send(data[a:b])
-                await asyncio.sleep(self.r.uniform(0, 0.2))
+                await asyncio.sleep(self.r.uniform(0, 0.02 * self.w.idle))
             return await c.head()
 
         await self.ask(write)
@@ -135,12 +135,12 @@ class Client:
             head = await self.c.head()
             if head.status in BUSY:
                 return await self.refused(head)
-            reader, until = q.reader(stream), time.monotonic() + self.r.uniform(1, 1.5 * self.w.idle)
+            reader, until, leaves = q.reader(stream), time.monotonic() + self.r.uniform(1, 1.5 * self.w.idle), self.r.random() < 0.5
             async for piece in self.c.pieces(head, 1):
                 reader.feed(piece)
                 if time.monotonic() < until:
                     await asyncio.sleep(0.1)
-                elif self.r.random() < 0.0002:
+                elif leaves:
                     self.w.count("slow reader left")
                     return self.drop(self.r.random() < 0.5)
             self.done(head)
@@ -201,6 +201,15 @@ class Client:
             n += len(piece)
             if n > most:
                 break
+        self.drop(self.r.random() < 0.5)
+
+    async def deaf(self):
+        """Asks for more than the server keeps for a client, and reads nothing: the server gives it up, or we do."""
+        self.drop()
+        q = self.r.choice([q for q in self.w.questions if q.kind == "big"])
+        self.c = await Connection.open(self.w.port, 2048)
+        await self.c.send(Question("big", q.path, {**q.body, "max_tokens": 450}).bytes(True))
+        await asyncio.sleep(self.r.uniform(1, 2 * self.w.idle))
         self.drop(self.r.random() < 0.5)
 
     async def half_close(self):

@@ -6,6 +6,9 @@ import socket
 import struct
 
 
+BEGINNING = 8192
+
+
 class Broken(Exception):
     """The server closed the connection before its reply was complete."""
 
@@ -88,35 +91,36 @@ class Connection:
                 return Head(int(status), fields)
 
     async def pieces(self, head, most=1 << 16):
-        """The body of the reply with this head, as it comes, in pieces of at most `most` bytes."""
+        """The body of the reply with this head, as it comes: its beginning in pieces of at most `most` bytes, the rest in large ones (a
+        megabyte byte by byte would stop all other clients of this process)."""
+        self.taken, self.most = 0, most
         if head.get("transfer-encoding").lower() == "chunked":
-            while True:
-                n = int((await self._line()).split(";")[0], 16)
+            while n := int((await self._line()).split(";")[0], 16):
                 while n:
-                    piece = await self._bytes(min(n, most))
+                    piece = await self._piece(n)
                     n -= len(piece)
                     yield piece
-                    if not n and await self._bytes(2) != b"\r\n":
-                        raise ValueError("a chunk that is longer than it says")
-                    if not n:
-                        break
-                else:
-                    if await self._line():
-                        raise ValueError("trailers")
-                    return
+                if await self._bytes(2) != b"\r\n":
+                    raise ValueError("a chunk that is longer than it says")
+            if await self._line():
+                raise ValueError("trailers")
         elif head.get("content-length"):
             left = int(head.get("content-length"))
             while left:
-                piece = await self._bytes(min(left, most))
+                piece = await self._piece(left)
                 left -= len(piece)
                 yield piece
         else:
-            while True:
-                piece = await self.reader.read(most)
-                if not piece:
-                    self.alive = False
-                    return
+            while piece := await self.reader.read(most):
                 yield piece
+            self.alive = False
+
+    async def _piece(self, left):
+        piece = await self._bytes(min(left, self.most if self.taken < BEGINNING else 1 << 16))
+        if self.taken // 1024 != (self.taken + len(piece)) // 1024:
+            await asyncio.sleep(0)
+        self.taken += len(piece)
+        return piece
 
     async def body(self, head):
         return b"".join([p async for p in self.pieces(head)])

@@ -109,7 +109,7 @@ int clb_scheduler_submit(clb_scheduler *s, const clb_request_options *options, c
     if (s->draining || s->over)
         rc = clb_fail(err, COLIBRI_E_CANCELLED, "the server is shutting down");
     else if (s->n_queued >= s->o.queue)
-        rc = clb_fail(err, COLIBRI_E_NOMEM, "the queue is full: %u requests wait (--queue)", s->n_queued);
+        rc = clb_fail(err, COLIBRI_E_BUSY, "the queue is full: %u requests wait (--queue)", s->n_queued);
     s->stats.refused += rc != COLIBRI_OK;
     if (!rc) {
         r->id = ++s->next_id;

@@ -104,7 +104,7 @@ int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **o
 void clb_scheduler_destroy(clb_scheduler *s); /* after run has returned; handles may still be released */
 
 /* [any-thread] USAGE (empty prompt, wrong values), LIMIT (the prompt does not fit the context: message with counts). A
- * full queue: NOMEM ("the queue is full"); after clb_scheduler_drain: CANCELLED. */
+ * full queue: BUSY; after clb_scheduler_drain: CANCELLED. */
 int clb_scheduler_submit(clb_scheduler *s, const clb_request_options *options, clb_request **out, clb_error *err);
 /* [any-thread] Ends it before the next pass; DONE still comes. */
 void clb_request_cancel(clb_request *r);

@@ -361,7 +361,7 @@ static void refusals_of_the_scheduler(void **state)
     assert_true(json_integer_value(at(r, "error.n_prompt_tokens")) >= 2);
     json_decref(r);
 
-    fake_refuse(COLIBRI_E_NOMEM, "the queue is full");
+    fake_refuse(COLIBRI_E_BUSY, "the queue is full");
     complete("{\"prompt\":\"one\"}");
     assert_error(429, "rate_limit_error", "queue_full");
     assert_non_null(strstr(x.headers, "Retry-After: 1\n"));
@@ -408,7 +408,7 @@ static void prompts_wait_for_their_turn(void **state)
     fake_choice(1, 0, CLB_FINISH_STOP, 1);
     fake_done(1, COLIBRI_OK, "", 1);
     assert_int_equal(fake_submitted(), 5);
-    fake_refuse(COLIBRI_E_NOMEM,
+    fake_refuse(COLIBRI_E_BUSY,
                 "the queue is full"); /* the queue is full of others: try again when one of ours ends */
     for (size_t i = 0; i < 5; i++)
         if (i != 1) {

@@ -68,7 +68,7 @@ static void refuse_prompt(clb_completion *c, const clb_completion_item *item, in
         clb_completion_refuse(c, &r);
         return;
     }
-    if (status == COLIBRI_E_NOMEM) {
+    if (status == COLIBRI_E_BUSY) {
         clb_refuse_as(&r, status, 429, "rate_limit_error", "queue_full", err->msg);
         r.retry_after_s = 1;
         clb_completion_refuse(c, &r);
@@ -103,7 +103,7 @@ void clb_completion_submit(clb_completion *c)
             continue;
         }
         c->running--;
-        if (rc == COLIBRI_E_NOMEM && (!first || item->prompt > 0) && !c->refusal.http) {
+        if (rc == COLIBRI_E_BUSY && (!first || item->prompt > 0) && !c->refusal.http) {
             c->next--;
             break;
         }

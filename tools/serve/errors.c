@@ -57,14 +57,14 @@ void clb_reply_status(clb_exchange *x, int status, const char *message)
     case COLIBRI_E_LIMIT:
         clb_reply_error(x, 400, "invalid_request_error", NULL, "context_length_exceeded", "%s", message);
         break;
-    case COLIBRI_E_NOMEM: {
-        /* The scheduler has one status for both. */
-        const bool full = strstr(message, "queue is full") != NULL;
+    case COLIBRI_E_BUSY:
         clb_exchange_set_header(x, "Retry-After", "1");
-        clb_reply_error(x, full ? 429 : 503, full ? "rate_limit_error" : "unavailable_error", NULL,
-                        full ? "queue_full" : NULL, "%s", message);
+        clb_reply_error(x, 429, "rate_limit_error", NULL, "queue_full", "%s", message);
         break;
-    }
+    case COLIBRI_E_NOMEM:
+        clb_exchange_set_header(x, "Retry-After", "1");
+        clb_reply_error(x, 503, "unavailable_error", NULL, NULL, "%s", message);
+        break;
     case COLIBRI_E_CANCELLED:
         clb_exchange_set_header(x, "Retry-After", "5");
         clb_reply_error(x, 503, "unavailable_error", NULL, "shutting_down", "%s", message);

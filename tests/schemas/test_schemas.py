@@ -2,6 +2,7 @@
 """JSON schemas against their grammars: random schemas, samples of what the grammar allows, and instances that it must accept.
 
     python3 tests/schemas/test_schemas.py SCHEMA_SAMPLES MODEL [--schemas N] [--seed S] [--samples K] [--jsonschema]
+    python3 tests/schemas/test_schemas.py COLIBRI MODEL --run ...    # the model's own text, by `colibri run --json-schema`
 
 A seeded generator makes schemas of the supported kind. Samples are drawn token by token through the matcher and must validate; valid
 instances of the generator, written compactly and with indents, must be accepted; instances with one thing wrong must be
@@ -323,9 +324,13 @@ def schema(r, depth=0, defs=None):
     return {"$ref": "#/$defs/" + name}, make
 
 
+def is_plain(s):
+    return s.isascii() and "\x7f" not in s
+
+
 def plain_names(value):
     if isinstance(value, dict):
-        return all(k.isascii() and plain_names(v) for k, v in value.items())
+        return all(is_plain(k) and plain_names(v) for k, v in value.items())
     return all(plain_names(v) for v in value) if isinstance(value, list) else True
 
 
@@ -346,6 +351,27 @@ def spoiled(value, r):
     return r.choice([None, 7, "s", [], {"zz": 1}, [value]])
 
 
+def run_model(program, model, schemas, seed, judge):
+    """Text of the model itself. A text that -n has cut is a beginning and shows nothing."""
+    finished = bad = 0
+    for i, s in enumerate(schemas):
+        done = subprocess.run([program, "run", "-m", model, "--json-schema", "-", "--seed", str(seed * 1000 + i), "--temperature",
+                               "1.2", "-n", "300", "--json", "--", "Write JSON."], input=json.dumps(s), text=True,
+                              encoding="utf-8", capture_output=True, check=False)
+        answer = json.loads(done.stdout) if done.returncode == 0 else None
+        if answer is None:
+            print("FAILED: %s\n  %s" % (json.dumps(s), done.stderr))
+            bad += 1
+        elif answer["finish_reason"] == "stop":
+            finished += 1
+            value = json.loads(answer["text"])
+            if not valid(s, value, s) or not judge(s, value):
+                print("FAILED: not valid\n  %s\n  %s" % (json.dumps(s), answer["text"]))
+                bad += 1
+    print("%d schemas: %d texts of the model finished, %d failures" % (len(schemas), finished, bad))
+    sys.exit(bad > 0 or finished < len(schemas) // 2)
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("program")
@@ -354,6 +380,7 @@ def main():
     args.add_argument("--samples", type=int, default=3)
     args.add_argument("--seed", type=int, default=1)
     args.add_argument("--jsonschema", action="store_true", help="ask Python's jsonschema too")
+    args.add_argument("--run", action="store_true", help="PROGRAM is colibri: look at what the model writes")
     args.add_argument("--show", action="store_true", help="print schemas and samples")
     args = args.parse_args()
     if args.jsonschema:
@@ -371,11 +398,17 @@ def main():
             if not valid(s, v, s):
                 sys.exit("the generator made an invalid instance: %s of %s" % (json.dumps(v), json.dumps(s)))
         # Names, constants and patterns have one spelling; other strings may be written with escapes.
-        plain = json.dumps(s, ensure_ascii=False).isascii() and "pattern" not in json.dumps(s)
+        plain = is_plain(json.dumps(s, ensure_ascii=False)) and "pattern" not in json.dumps(s)
         texts = [json.dumps(v, ensure_ascii=plain and plain_names(v) and r.random() < 0.5, indent=r.choice([None, 2, 4])) for v in instances]
         texts += [json.dumps(v, ensure_ascii=False, separators=(",", ":")) for v in wrong]
         cases.append((s, len(instances), texts))
         requests.append(json.dumps({"schema": s, "seed": args.seed * 7919 + i, "samples": args.samples, "texts": texts}))
+    if args.run:
+        def judge(s, value):
+            return not args.jsonschema or jsonschema.Draft202012Validator(
+                s, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER).is_valid(value)
+
+        run_model(args.program, args.model, [c[0] for c in cases], args.seed, judge)
     done = subprocess.run([args.program, args.model], input="\n".join(requests) + "\n", text=True, encoding="utf-8",
                           capture_output=True, check=False)
     if done.returncode:

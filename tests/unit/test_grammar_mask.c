@@ -384,6 +384,39 @@ static void what_lies_behind_is_forgotten_when_it_grows(void **state)
     clb_grammar_release(g);
 }
 
+static void forgetting_changes_nothing(void **state)
+{
+    (void)state;
+    clb_error err = {0};
+    static const char text[] = "abxacy(ab)xa";
+    clb_grammar *g =
+        parse("root ::= p*\np ::= \"a\" q* | \"(\" p+ \")\" | r\nq ::= [bc] | \"b\" q2\nq2 ::= \"x\"?\nr ::= [xy] p?");
+    clb_matcher *kept = matcher(g), *forgetful = matcher(g);
+    const size_t size = clb_vocab_size(vocab) / 64 * sizeof *mask;
+    uint64_t *other = calloc(1, size + sizeof *other);
+    assert_non_null(other);
+    unsigned ends = 0;
+    for (size_t i = 0; i < sizeof text; i++) {
+        forgetful->walk.n_open = 0;
+        assert_ok(clb_machine_forget(&forgetful->machine, &forgetful->config, &err), &err);
+        assert_int_equal(clb_matcher_may_end(kept), clb_matcher_may_end(forgetful));
+        assert_int_equal(clb_matcher_must_end(kept), clb_matcher_must_end(forgetful));
+        ends += clb_matcher_may_end(kept);
+        assert_ok(clb_matcher_fill(kept, mask, &err), &err);
+        assert_ok(clb_matcher_fill(forgetful, other, &err), &err);
+        assert_memory_equal(mask, other, size);
+        if (i + 1 < sizeof text) {
+            assert_ok(clb_matcher_accept_bytes(kept, text + i, 1, &err), &err);
+            assert_ok(clb_matcher_accept_bytes(forgetful, text + i, 1, &err), &err);
+        }
+    }
+    assert_true(ends > 5 && ends < sizeof text);
+    free(other);
+    clb_matcher_destroy(kept);
+    clb_matcher_destroy(forgetful);
+    clb_grammar_release(g);
+}
+
 static void matchers_share_a_grammar_and_leave_each_other_alone(void **state)
 {
     (void)state;
@@ -426,6 +459,7 @@ int main(void)
         cmocka_unit_test(tokens_are_named_by_text_or_number),
         cmocka_unit_test(memory_and_time_do_not_grow_with_the_text),
         cmocka_unit_test(what_lies_behind_is_forgotten_when_it_grows),
+        cmocka_unit_test(forgetting_changes_nothing),
         cmocka_unit_test(matchers_share_a_grammar_and_leave_each_other_alone),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -103,6 +103,36 @@ def check_stop(page, server):
     raise AssertionError("the server goes on after the page has stopped")
 
 
+def check_new_chat(page):
+    """A chat that is left while its answer comes leaves nothing in the next one."""
+    def endless(route):
+        body = json.loads(route.request.post_data)
+        body.update(ignore_eos=True, max_tokens=2000)
+        route.continue_(post_data=json.dumps(body))
+
+    page.route("**/v1/chat/completions", endless)
+    send(page, "Tell me a long story")
+    expect(page.locator(".message.assistant").last.locator(".body")).not_to_be_empty(timeout=60000)
+    page.get_by_role("button", name="New chat").click()
+    wait_idle(page)
+    page.unroute("**/v1/chat/completions")
+    assert page.locator(".message").count() == 0
+    assert page.evaluate("messages.length") == 0
+    expect(page.get_by_role("status")).to_have_text("New chat.")
+
+
+def check_broken_stream(page):
+    """A stream that ends before its end is an error, and what came of it stays."""
+    chunk = {"choices": [{"index": 0, "delta": {"content": "half an ans"}, "finish_reason": None}]}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(
+        content_type="text/event-stream", body=f"data: {json.dumps(chunk)}\n\n"))
+    send(page, "Hi")
+    expect(page.locator(".message.error")).to_contain_text("broke the answer off")
+    expect(page.locator(".message.assistant .body")).to_have_text("half an ans")
+    page.unroute("**/v1/chat/completions")
+    page.get_by_role("button", name="New chat").click()
+
+
 def check_settings(page):
     """A fixed seed gives the same answer; a reload keeps conversation and settings, a new chat the settings."""
     page.get_by_label("Tokens at most").fill("12")
@@ -156,7 +186,8 @@ def check_markdown(page):
             return d.querySelector(selector)?.textContent ?? d.innerHTML; }""", [source, selector])
         assert got == text, (source, got)
     hostile = ["<img src=x onerror=alert(1)>", "[x](javascript:alert(1))", "<script>alert(1)</script>", "[x](data:text/html,1)",
-               "`" * 5000, "*" * 5000, "[" * 5000, "> " * 3000 + "x", "- " * 2000 + "x", "|" * 4000 + "\n|-|\n", "_" * 4000]
+               "`" * 5000, "*" * 5000, "[" * 5000, "> " * 3000 + "x", "- " * 2000 + "x", "|" * 4000 + "\n|-|\n", "_" * 4000,
+               "*_" * 6000 + "a" + "_*" * 6000, "~~**" * 3000 + "a" + "**~~" * 3000, "*a " * 30000, "**a " * 10000]
     for source in hostile:
         begin = time.time()
         bad = page.evaluate("""(source) => { const d = document.createElement('div'); d.append(...markdown(source));
@@ -183,6 +214,8 @@ def main():
             check_chat(page)
             check_machine(page)
             check_stop(page, server)
+            check_new_chat(page)
+            check_broken_stream(page)
             check_settings(page)
             check_error(page)
             assert not outside, outside

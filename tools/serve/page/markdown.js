@@ -11,13 +11,14 @@ const markdown = (() => {
   // Only what cannot run anything.
   const safeLink = (url) => /^(https?:|mailto:)/i.test(url) ? url : null;
 
+  // Spans are short and not deep: models repeat themselves, and a page must not stop because of it.
   const patterns = [
     [/^`+/, null],
-    [/^\*\*(?=\S)([\s\S]*?\S)\*\*/, (m) => element("strong", ...inline(m[1]))],
-    [/^__(?=\S)([\s\S]*?\S)__/, (m) => element("strong", ...inline(m[1]))],
-    [/^\*(?=[^\s*])([\s\S]*?[^\s*])\*(?!\*)/, (m) => element("em", ...inline(m[1]))],
-    [/^_(?=[^\s_])([\s\S]*?[^\s_])_(?![\w_])/, (m) => element("em", ...inline(m[1]))],
-    [/^~~(?=\S)([\s\S]*?\S)~~/, (m) => element("del", ...inline(m[1]))],
+    [/^\*\*(?=\S)([\s\S]{0,800}?\S)\*\*/, (m, depth) => element("strong", ...inline(m[1], depth + 1))],
+    [/^__(?=\S)([\s\S]{0,800}?\S)__/, (m, depth) => element("strong", ...inline(m[1], depth + 1))],
+    [/^\*(?=[^\s*])([\s\S]{0,800}?[^\s*])\*(?!\*)/, (m, depth) => element("em", ...inline(m[1], depth + 1))],
+    [/^_(?=[^\s_])([\s\S]{0,800}?[^\s_])_(?![\w_])/, (m, depth) => element("em", ...inline(m[1], depth + 1))],
+    [/^~~(?=\S)([\s\S]{0,800}?\S)~~/, (m, depth) => element("del", ...inline(m[1], depth + 1))],
     [/^\[([^\]\n]{1,500})\]\(([^)\s]{1,2000})\)/, (m) => link(m[1], m[2])],
     [/^https?:\/\/[^\s<>"')\]]+/, (m) => link(m[0], m[0])],
   ];
@@ -34,7 +35,7 @@ const markdown = (() => {
 
   // A code span ends with as many backticks as it began with.
   function codeSpan(text, ticks) {
-    const end = text.indexOf(ticks, ticks.length);
+    const end = text.slice(0, 4000).indexOf(ticks, ticks.length);
     if (end < 0) return null;
     return { node: element("code", text.slice(ticks.length, end).trim()), length: end + ticks.length };
   }
@@ -56,7 +57,7 @@ const markdown = (() => {
         for (const [pattern, make] of patterns) {
           const m = pattern.exec(rest);
           if (!m || (wordBefore && (rest[0] === "_" || rest[0] === "h"))) continue;
-          const span = make ? { node: make(m), length: m[0].length } : codeSpan(rest, m[0]);
+          const span = make ? { node: make(m, depth), length: m[0].length } : codeSpan(rest, m[0]);
           if (!span) break;
           flush();
           out.push(span.node);

@@ -174,13 +174,16 @@ function finish(message, chunk, meter) {
 async function receive(response, message, article, meter) {
   let drawn = 0;
   for await (const data of events(response)) {
-    if (data === "[DONE]") break;
+    if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new Error(chunk.error.message);
     if (chunk.prompt_progress) progress(chunk.prompt_progress);
     const delta = chunk.choices?.[0]?.delta || {};
     if (delta.content || delta.reasoning_content) {
-      if (!meter.first) progress(null);
+      if (!meter.first) {
+        progress(null);
+        say("Answering…");
+      }
       meter.token();
       message.content += delta.content || "";
       message.reasoning = (message.reasoning || "") + (delta.reasoning_content || "");
@@ -192,13 +195,15 @@ async function receive(response, message, article, meter) {
       drawn = now;
       fill(article, message);
       toEnd(false);
-      if (meter.first) say(meter.text());
+      if (meter.first) byId("rate").textContent = meter.text();
     }
   }
+  throw new Error("the server broke the answer off");
 }
 
 async function ask() {
   const body = request();
+  const chat = messages; // another one may have begun when this ends
   const message = { role: "assistant", content: "" };
   const meter = new Meter();
   running = new AbortController();
@@ -221,26 +226,27 @@ async function ask() {
     }
     await receive(response, message, article, meter);
     say(message.cut ? "Ended: as many tokens as allowed. Raise them in the settings." : "Done.");
+    chat.push(message);
   } catch (e) {
-    if (e.name === "AbortError") {
-      say("Stopped.");
-    } else {
-      say("");
-      article.remove();
-      const failure = { role: "error", content: e.message };
-      if (message.content) messages.push(message);
-      messages.push(failure);
-      message.failed = true;
-    }
+    if (message.content) chat.push(message);
+    if (e.name !== "AbortError") chat.push({ role: "error", content: e.message });
+    if (chat === messages) say(e.name === "AbortError" ? "Stopped." : "");
   }
-  if (!message.failed) messages.push(message);
   running = null;
   progress(null);
+  byId("rate").textContent = "";
   byId("send").hidden = false;
   byId("stop").hidden = true;
+  if (chat === messages) {
+    // Only what is new: a screen reader would read the whole conversation again.
+    if (chat.includes(message)) fill(article, message);
+    else article.remove();
+    if (message.figures) article.querySelector(".figures").textContent = message.figures;
+    if (chat.at(-1)?.role === "error") show(chat.at(-1), chat.length - 1);
+    toEnd(false);
+    save();
+  }
   byId("log").setAttribute("aria-busy", "false");
-  save();
-  render();
   byId("input").focus();
 }
 
@@ -286,6 +292,10 @@ function toggle(buttonId, sectionId, opened) {
 async function model() {
   try {
     const reply = await fetch("v1/models", { headers: headers() });
+    if (reply.status === 401) {
+      byId("model").textContent = "this server wants an API key: see Settings";
+      return;
+    }
     const list = await reply.json();
     byId("model").textContent = list.data?.[0]?.id || "no model";
     document.title = `${byId("model").textContent} – Colibri`;
@@ -313,6 +323,7 @@ byId("new-chat").addEventListener("click", () => {
   byId("input").focus();
 });
 byId("settings-form").addEventListener("input", save);
+byId("key").addEventListener("change", model);
 byId("settings-form").addEventListener("submit", (e) => e.preventDefault());
 toggle("show-settings", "settings");
 toggle("show-machine", "machine", (open) => open ? machine.start(headers) : machine.stop());

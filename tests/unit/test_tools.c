@@ -333,6 +333,8 @@ static void python(void **state)
            "<|channel>thought\nhm\n<channel|>I "
            "look.<|tool_call>call:get_weather{places:[{a:true,b:<|\"|>x,}\"<|\"|>}],any:None}<tool_call|>",
            "\nR:hm\nC:I look.\nget_weather({\"places\": [{\"a\": true, \"b\": \"x,}\\\"\"}], \"any\": null})");
+    expect("gemma4", "", "<|tool_call>call:get_weather{<x:1}<tool_call|>", "\nget_weather({\"<x\": 1})");
+    expect("gemma4", "", "<|tool_call>call:get_weather{<|", "\nget_weather({)");
     expect("gemma4", "", "<|tool_call>call:get_weather{city:<|\"|>Zu", "\nget_weather({\"city\": \"Zu)");
 }
 

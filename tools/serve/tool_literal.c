@@ -131,7 +131,10 @@ static enum clb_read key(reader *r)
 {
     if (*r->p == '\'' || *r->p == '"')
         return quoted(r);
-    if (r->braces && *r->p == '<')
+    const int begins = r->braces ? clb_begins((clb_str){r->p, (size_t)(r->end - r->p)}, quote_mark) : -1;
+    if (begins == 0 && !r->final)
+        return CLB_READ_MORE;
+    if (begins > 0)
         return marked(r);
     const char *from = r->p;
     while (r->p < r->end && !strchr(":,}", *r->p))

@@ -87,8 +87,8 @@ static void governor(clb_doctor *d)
         const bool slow = strcmp(name, "powersave") == 0 || strcmp(name, "conservative") == 0;
         char driver[64] = "";
         clb_doctor_line(d, CPU_DIR "cpu0/cpufreq/scaling_driver", driver, sizeof driver);
-        /* With hardware-controlled states "powersave" is the normal, dynamic choice. */
-        const bool dynamic = strstr(driver, "pstate") != NULL;
+        /* With hardware-controlled states "powersave" is the normal, dynamic choice; amd-pstate without epp obeys. */
+        const bool dynamic = strcmp(driver, "intel_pstate") == 0 || strcmp(driver, "amd-pstate-epp") == 0;
         clb_doctor_add(d, SECTION, "governor", slow && !dynamic ? CLB_DOCTOR_WARN : CLB_DOCTOR_OK,
                        slow && !dynamic ? "Set it to schedutil or performance: 'cpupower frequency-set -g performance'."
                                         : NULL,

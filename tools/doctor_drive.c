@@ -17,7 +17,24 @@ struct mount {
     unsigned major, minor;
 };
 
-/* The mount whose device is that of the file; of several the one with the longest matching mount point. */
+/* mountinfo writes blanks, newlines and backslashes as three octal digits. */
+static void unescape(char *s)
+{
+    char *to = s;
+    for (; *s; s++) {
+        unsigned c;
+        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && sscanf(s + 1, "%3o", &c) == 1 && c && strlen(s) >= 4) {
+            *to++ = (char)c;
+            s += 3;
+        } else {
+            *to++ = *s;
+        }
+    }
+    *to = '\0';
+}
+
+/* The mount that the file lies on: its device and its mount point should both be right. Some file systems (btrfs) have
+ * other device numbers there, and a mount may be hidden below a later one: the last of several. */
 static bool find_mount(const clb_doctor *d, const char *path, const struct stat *st, struct mount *out)
 {
     char full[1024], line[4096];
@@ -31,11 +48,14 @@ static bool find_mount(const clb_doctor *d, const char *path, const struct stat 
         if (!dash || sscanf(line, "%*d %*d %u:%u %*s %511s", &m.major, &m.minor, m.point) != 3 ||
             sscanf(dash + 3, "%63s %255s", m.type, m.source) != 2)
             continue;
+        unescape(m.point);
+        unescape(m.source);
         const size_t n = strlen(m.point);
         const bool above = strncmp(path, m.point, n) == 0 && (n == 1 || path[n] == '/' || !path[n]);
         const bool same = m.major == major(st->st_dev) && m.minor == minor(st->st_dev);
-        if ((above || same) && (above ? n + 1 : 1) > best) {
-            best = above ? n + 1 : 1;
+        const size_t rank = (above ? n + 1 : 0) + (above && same ? sizeof m.point : 0) + (same ? 1 : 0);
+        if (rank && rank >= best) {
+            best = rank;
             *out = m;
             found = true;
         }

@@ -65,6 +65,22 @@ level note overlay
 echo intel_pstate >"$bad/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"
 run_json 0 --sysroot "$bad"
 level ok governor
+echo amd-pstate >"$bad/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"
+run_json 0 --sysroot "$bad"
+level warning governor
+# a mount point with a blank in its name; a device that is mounted elsewhere, too; one that hides another
+odd="$WORK/a b"
+mkdir "$odd"
+cp "$MODEL" "$odd/model.gguf"
+device=$(stat -c '%Hd:%Ld' "$odd")
+{
+    echo "1 0 $device / / rw - ext4 root rw"
+    echo "2 0 0:999 / $WORK/a\\040b rw - nfs4 hidden rw"
+    echo "3 0 $device / $WORK/a\\040b rw - tmpfs odd rw"
+    echo "4 0 $device / /some/very/long/place/where/the/same/device/is/mounted rw - overlay elsewhere rw"
+} >"$bad/proc/self/mountinfo"
+run_json 0 --sysroot "$bad" -m "$odd/model.gguf" --no-measure
+level warning memory-file-system
 # nothing can be read: no finding is made up
 run 0 "$c" doctor --sysroot "$WORK/nowhere" -m "$MODEL" --no-measure
 

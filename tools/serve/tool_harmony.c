@@ -10,6 +10,8 @@
 
 enum { H_HEADER, H_BODY };
 
+#define HEADER_MOST 512
+
 static const char message_mark[] = "<|message|>";
 static const char *const ends[] = {"<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"};
 #define N_ENDS (sizeof ends / sizeof *ends)
@@ -79,12 +81,13 @@ int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         const bool header = clb_begins(rest, "<|channel|>") >= 0 || clb_begins(rest, "<|start|>") >= 0 ||
                             clb_begins(rest, " to=") >= 0 || clb_begins(rest, "<|constrain|>") >= 0;
         const char *at = memmem(rest.p, rest.n, message_mark, sizeof message_mark - 1);
-        if (header && at) {
+        const bool near = at && at - rest.p <= HEADER_MOST;
+        if (header && near) {
             p->at += (size_t)(at - rest.p) + sizeof message_mark - 1;
             *out = CLB_READ_ON;
             return begin_message(p, (clb_str){rest.p, (size_t)(at - rest.p)}, err);
         }
-        if (header && !p->final && rest.n < 512)
+        if (header && !p->final && rest.n < HEADER_MOST + sizeof message_mark)
             return COLIBRI_OK;
         strcpy(p->channel, "final");
         p->phase = H_BODY;

@@ -150,6 +150,8 @@ static int read_object(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     const bool unknown = h.name.n && p->unmarked && !p->any_in_section && !clb_tool_known(p, h.name);
     if (*out == CLB_READ_MORE && (p->final || rest.n > HEADER_MOST) && !h.value)
         *out = CLB_READ_BAD;
+    if (h.value > HEADER_MOST || (!h.value && h.end > HEADER_MOST)) /* whatever the pieces that it came in */
+        *out = CLB_READ_BAD;
     if (*out == CLB_READ_MORE && p->final && h.name.n == 0)
         *out = CLB_READ_BAD;
     if (unknown || (*out == CLB_READ_BAD && !(p->final && h.name.n && !unknown))) {
@@ -370,6 +372,10 @@ static int read_named_header(clb_reply_parser *p, enum clb_read *out, clb_error 
         p->at += 4;
         p->mode = CLB_MODE_TEXT;
         *out = CLB_READ_ON;
+        return COLIBRI_OK;
+    }
+    if ((brace || closed) && (closed ? close : brace) - rest.p > HEADER_MOST) {
+        *out = CLB_READ_BAD;
         return COLIBRI_OK;
     }
     if (!brace && !closed) {

@@ -110,8 +110,10 @@ int clb_kvc_code_of(clb_registry *registry, const char *chain, char out[512], cl
                 continue;
             clb_registry_plugin(registry, v.plugin, &p);
             snprintf(hash, sizeof hash, "built-in");
-            if (p.path)
+            if (p.path && *p.path == '/')
                 CLB_TRY(clb_kvc_hash_file(p.path, hash, err));
+            else if (p.path) /* a system library of [foreign.*], which only the dynamic linker finds */
+                snprintf(hash, sizeof hash, "%.39s", p.path);
             used += (size_t)snprintf(out + used, 512 - used, "%s%.120s=%s", used ? " " : "", name, hash);
             if (used > 400)
                 return COLIBRI_OK;

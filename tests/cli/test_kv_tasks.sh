@@ -88,6 +88,11 @@ if flock -n 9; then # another run has it
 fi
 exec 9<&-
 
+# A strategy from a system library has no file of its own to be known by.
+run 0 "${grid[@]},newest" --task recall=items.jsonl --jsonl foreign.jsonl --set foreign.newest.library=libm.so.6 \
+    --set foreign.newest.symbol=fabs --set "foreign.newest.signature=double(f64 position)" --set foreign.newest.kind=kv-strategy
+grep -qF '"code":"newest=libm.so.6"' foreign.jsonl || fail "what a foreign strategy is known by: $(head -c 900 foreign.jsonl)"
+
 # A drive that is full: what is complete is shown, the error is said once.
 if [ -w /dev/full ]; then
     refuse 4 "cannot write to /dev/full" "${grid[@]}" --task recall=items.jsonl --jsonl /dev/full --force

@@ -79,7 +79,7 @@ typedef struct clb_kvc_pair {
      * scatter like these would have shown four times in five: in the unit, for LOG as a share (0.02: 2 %); NAN where
      * that cannot be said (one item, or all differ by the same). */
     double change, low, high, detectable;
-    double p, p_holm;              /* p_holm: set by clb_kvc_correct */
+    double p, p_holm;              /* p: at least 2^(1-n), so that two items claim nothing; p_holm: clb_kvc_correct */
     enum clb_verdict_word verdict; /* WIN: b is better; TIE for metrics that are neither better nor worse */
 } clb_kvc_pair;
 int clb_kvc_compare(const clb_kvc_grid *grid, uint32_t a, uint32_t b, uint32_t task, uint32_t group,

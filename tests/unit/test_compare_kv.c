@@ -106,6 +106,27 @@ static void pairing(void **state)
     free(d);
 }
 
+/* However far apart two settings are: few items claim nothing. */
+static void few_items(void **state)
+{
+    (void)state;
+    clb_error err;
+    clb_kvc_pair p;
+    test_rand rng = {5};
+    for (uint32_t n = 2; n <= 12; n++) {
+        struct data *const d = make(2, n);
+        for (uint32_t i = 0; i < n; i++) {
+            *at(d, 0, i, CLB_KVC_PERPLEXITY) = 0.01 * normal(&rng);
+            *at(d, 1, i, CLB_KVC_PERPLEXITY) = 1 + 0.01 * normal(&rng);
+        }
+        assert_ok(clb_kvc_compare(&d->grid, 0, 1, 0, CLB_KVC_ALL, CLB_KVC_PERPLEXITY, &p, &err), &err);
+        assert_int_equal(p.verdict, CLB_LOSS);
+        assert_true(p.p >= pow(0.5, n - 1) && p.p <= 1 && p.p_holm == p.p);
+        assert_int_equal(clb_kvc_claims(&p), n >= 6); /* 1/32 is below 0.05, 1/16 is not */
+        free(d);
+    }
+}
+
 /* Only items that both have count, or a setting would profit from hard items that it has not run yet. */
 static void missing_items(void **state)
 {
@@ -155,7 +176,7 @@ static void little_to_say(void **state)
     assert_ok(clb_kvc_compare(&d->grid, 0, 1, 0, CLB_KVC_ALL, CLB_KVC_EXACT, &p, &err), &err);
     assert_int_equal(p.verdict, CLB_LOSS);
     assert_true(isnan(p.detectable)); /* they all differ by the same */
-    near(p.p, 1e-4, 1e-12);
+    near(p.p, pow(0.5, 10), 1e-12); /* eleven of them: no more than their signs can say */
     assert_ok(clb_kvc_compare(&d->grid, 0, 1, 0, CLB_KVC_ALL, CLB_KVC_KL, &p, &err), &err);
     assert_int_equal(p.verdict, CLB_TIE);
     near(p.p, 1, 0);
@@ -260,7 +281,8 @@ static void metric_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(means),         cmocka_unit_test(pairing),      cmocka_unit_test(missing_items),
+        cmocka_unit_test(means),         cmocka_unit_test(pairing),
+        cmocka_unit_test(few_items),     cmocka_unit_test(missing_items),
         cmocka_unit_test(little_to_say), cmocka_unit_test(correction),   cmocka_unit_test(false_claims),
         cmocka_unit_test(repeatable),    cmocka_unit_test(metric_table),
     };

@@ -88,7 +88,7 @@ static enum clb_read read_header(const clb_reply_parser *p, const char *s, size_
         }
         if (!close)
             return CLB_READ_MORE;
-        if (s[i] == '"' && (is(key, f->name_key) || is(key, "name") || is(key, "function")))
+        if (s[i] == '"' && !h->name.n && (is(key, f->name_key) || is(key, "name") || is(key, "function")))
             h->name = (clb_str){s + i + 1, close - i - 2};
         else if (s[i] == '"' && is(key, "id") && f->short_ids)
             h->id = (clb_str){s + i + 1, close - i - 2};

@@ -115,6 +115,11 @@ int clb_adapters_unload(clb_adapters *a, uint32_t id, clb_error *err)
     return COLIBRI_OK;
 }
 
+bool clb_adapters_has(clb_adapters *a, uint32_t id)
+{
+    return find(a, id) != NULL;
+}
+
 int clb_adapters_set_scale(clb_adapters *a, uint32_t id, float scale, clb_error *err)
 {
     clb_adapter *const x = find(a, id);
@@ -174,11 +179,11 @@ static uint64_t mix(uint64_t h, const void *data, size_t n)
     return h;
 }
 
-uint64_t clb_lora_set_hash(const clb_lora_set *set)
+uint64_t clb_lora_set_hash(const clb_lora_set *set, uint64_t seed)
 {
     uint64_t sum = 0; /* the order of a set does not matter to what it computes */
     for (uint32_t i = 0; i < set->n; i++) {
-        uint64_t h = mix(UINT64_C(0xcbf29ce484222325), set->use[i].lora->identity, sizeof set->use[i].lora->identity);
+        uint64_t h = mix(UINT64_C(0xcbf29ce484222325) ^ seed, set->use[i].lora->identity, sizeof set->use[i].lora->identity);
         sum += mix(h, &set->use[i].scale, sizeof set->use[i].scale);
     }
     return set->n && !sum ? 1 : sum;

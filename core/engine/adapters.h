@@ -50,13 +50,15 @@ int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path,
                       clb_error *err);
 /* NOT_FOUND names the ids that exist. */
 int clb_adapters_unload(clb_adapters *a, uint32_t id, clb_error *err);
+bool clb_adapters_has(clb_adapters *a, uint32_t id);
 int clb_adapters_set_scale(clb_adapters *a, uint32_t id, float scale, clb_error *err);
 /* The set that a sequence uses: uses[n], or the defaults if `given` is false. Its adapters stay until the set is
  * released. */
 int clb_adapters_take(clb_adapters *a, bool given, const clb_lora_use *uses, size_t n, clb_lora_set *out,
                       clb_error *err);
 void clb_adapters_release(clb_adapters *a, const clb_lora_set *set);
-/* Tells sets apart by what they compute; 0 for an empty one. The same from run to run. */
-uint64_t clb_lora_set_hash(const clb_lora_set *set);
+/* Tells sets apart by what they compute; 0 for an empty one. With the same seed the same from run to run; where clients choose the
+ * strengths the seed must be one that they cannot know. */
+uint64_t clb_lora_set_hash(const clb_lora_set *set, uint64_t seed);
 
 #endif

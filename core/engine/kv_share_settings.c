@@ -44,7 +44,7 @@ int clb_kv_share_open(clb_engine *e, const clb_config *config, const void *model
     add(&s, &l->attention_scale, sizeof l->attention_scale);
     if (l->inv_freq) /* rotation may be stretched by a setting or the context length */
         add(&s, l->inv_freq, l->n_rot / 2 * sizeof *l->inv_freq);
-    const uint64_t lora = clb_lora_set_hash(&e->adapters.defaults);
+    const uint64_t lora = clb_lora_set_hash(&e->adapters.defaults, 0);
     if (lora)
         add(&s, &lora, sizeof lora);
     clb_registry_uses(e->registry, add_use, &s);

@@ -24,6 +24,7 @@ typedef struct clb_lane {
     enum clb_lane_state state;
     clb_kv_seq *kv;
     clb_lora_set lora;
+    uint64_t lora_hash; /* of that set */
     clb_tokens held, goal; /* tokens in the KV cache; those that shall be there before sampling */
     const float *logits;   /* [n_vocab], in the scheduler's buffer, until the next pass */
     clb_sampler *sampler;
@@ -96,6 +97,7 @@ struct clb_scheduler {
     bool scored;              /* the last pass was a scoring lane's, which is alone */
     double decode_ns, row_ns; /* a pass of generated tokens; what each prompt row adds. 0: unknown */
     int64_t credit_ns;        /* time of passes that may be given up */
+    uint64_t secret;          /* of this run, for hashes of what clients choose */
     uint64_t lora_hash;       /* of the set that known prefixes belong to */
     uint64_t window_ns, window_prompt, window_generated, slow_ns;
 };

@@ -36,9 +36,8 @@ static int open_sequence(clb_scheduler *s, clb_lane *lane, clb_error *err)
 {
     const clb_request_options *o = &lane->request->o;
     CLB_TRY(clb_engine_new_sequence(s->o.engine, &lane->kv, err));
-    const uint64_t lora = clb_lora_set_hash(&lane->lora);
-    if (lora != s->lora_hash)
-        clb_kv_seq_set_salt(lane->kv, lora ? lora : 1);
+    if (lane->lora_hash != s->lora_hash)
+        clb_kv_seq_set_salt(lane->kv, lane->lora_hash ? lane->lora_hash : 1);
     if (o->n_protected)
         CLB_TRY(clb_kv_seq_protect(lane->kv, o->n_protected, err));
     return copy_tokens(&lane->goal, o->prompt, o->n_prompt, err);
@@ -70,6 +69,7 @@ int clb_lane_start(clb_scheduler *s, clb_lane *lane, clb_error *err)
     const clb_request_options *o = &lane->request->o;
     lane->first_read = true;
     CLB_TRY(clb_adapters_take(&s->o.engine->adapters, o->lora_given, o->lora, o->n_lora, &lane->lora, err));
+    lane->lora_hash = clb_lora_set_hash(&lane->lora, s->secret);
     lane->apart = o->score_prompt || o->embed;
     if (!o->embed)
         CLB_TRY(open_sampler(s, lane, err));

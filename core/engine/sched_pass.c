@@ -12,9 +12,9 @@
 #include "kv/prefix.h"
 
 #define MOST_SKIPPED  3u
-#define FEWEST_ROWS   32u  /* of prompts in a pass: fewer would cost more than they let others wait */
-#define UNKNOWN_ROWS  64u  /* before anything is measured */
-#define UNBROKEN_ROWS 32u  /* of a pass that may not be given up, if others may come */
+#define FEWEST_ROWS   32u /* of prompts in a pass: fewer would cost more than they let others wait */
+#define UNKNOWN_ROWS  64u /* before anything is measured */
+#define UNBROKEN_ROWS 32u /* of a pass that may not be given up, if others may come */
 
 static bool keeps_all(const clb_scheduler *s)
 {
@@ -69,7 +69,7 @@ static bool is_computed(const clb_scheduler *s, const clb_lane *lane)
     for (uint32_t i = 0; i < s->n_in_pass; i++) {
         const clb_lane *other = s->in_pass[i];
         if (other->state != CLB_LANE_READS || other->apart || other->held.n < from ||
-            clb_lora_set_hash(&other->lora) != clb_lora_set_hash(&lane->lora))
+            other->lora_hash != lane->lora_hash)
             continue;
         const size_t n = other->goal.n < lane->goal.n ? other->goal.n : lane->goal.n;
         size_t common = 0;
@@ -139,8 +139,8 @@ static uint32_t piece(const clb_scheduler *s, const clb_lane *lane, uint32_t roo
 }
 
 /* Rows for a prompt behind others that are through after this pass, with `ready` rows, and more that are not, with
- * `unready`: none once, so that the first text of a newcomer comes as if it were alone, then as many as the former have.
- * One that is not much longer may be through as well. */
+ * `unready`: none once, so that the first text of a newcomer comes as if it were alone, then as many as the former
+ * have. One that is not much longer may be through as well. */
 static uint32_t fair_rows(const clb_lane *lane, uint32_t ready, uint32_t unready, uint32_t most)
 {
     const uint32_t fair = ready > FEWEST_ROWS ? ready : FEWEST_ROWS;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/clock.h"
 #include "engine/sched_internal.h"
@@ -409,7 +410,9 @@ int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **o
     s->n_vocab = (uint32_t)n_vocab;
     s->n_free = options->n_sequences;
     s->queue_end = &s->queue;
-    s->lora_hash = clb_lora_set_hash(&e->adapters.defaults);
+    if (getrandom(&s->secret, sizeof s->secret, GRND_NONBLOCK) != (ssize_t)sizeof s->secret)
+        s->secret = clb_now_ns();
+    s->lora_hash = clb_lora_set_hash(&e->adapters.defaults, s->secret);
     s->began_ns = s->window_ns = clb_now_ns();
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->called, NULL);

@@ -17,23 +17,43 @@ struct job {
     json_t *out;
 };
 
+/* Names and paths are bytes; a reply is UTF-8. */
+static json_t *text(const char *bytes)
+{
+    json_t *const whole = json_string(bytes);
+    if (whole)
+        return whole;
+    char *const copy = strdup(bytes);
+    for (char *p = copy; p && *p; p++)
+        if ((unsigned char)*p >= 0x80)
+            *p = '?';
+    json_t *const out = copy ? json_string(copy) : NULL;
+    free(copy);
+    return out;
+}
+
 static json_t *adapter_json(const clb_adapter *a)
 {
-    return json_pack("{s:I, s:s, s:s, s:f, s:i, s:I, s:I}", "id", (json_int_t)a->lora->id, "name", a->lora->name,
-                     "path", a->lora->path, "scale", (double)a->scale, "rank", (int)a->lora->rank, "bytes",
+    return json_pack("{s:I, s:o, s:o, s:f, s:i, s:I, s:I}", "id", (json_int_t)a->lora->id, "name", text(a->lora->name),
+                     "path", text(a->lora->path), "scale", (double)a->scale, "rank", (int)a->lora->rank, "bytes",
                      (json_int_t)a->lora->bytes, "users", (json_int_t)a->users);
 }
 
+static uint32_t id_of(const json_t *item)
+{
+    const json_int_t id = json_integer_value(json_object_get(item, "id"));
+    return id < 0 || id > UINT32_MAX ? UINT32_MAX : (uint32_t)id;
+}
+
+/* All of them, or none because one does not exist. */
 static int set_scales(clb_adapters *a, json_t *list, clb_error *err)
 {
     size_t i;
     json_t *item;
+    json_array_foreach(list, i, item) if (!clb_adapters_has(a, id_of(item))) return clb_adapters_set_scale(
+        a, id_of(item), 0.0f, err);
     json_array_foreach(list, i, item)
-    {
-        const json_int_t id = json_integer_value(json_object_get(item, "id"));
-        CLB_TRY(clb_adapters_set_scale(a, id < 0 || id > UINT32_MAX ? UINT32_MAX : (uint32_t)id,
-                                       (float)json_number_value(json_object_get(item, "scale")), err));
-    }
+        CLB_TRY(clb_adapters_set_scale(a, id_of(item), (float)json_number_value(json_object_get(item, "scale")), err));
     return COLIBRI_OK;
 }
 

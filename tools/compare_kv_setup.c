@@ -392,7 +392,11 @@ int clb_kvc_prepare(struct clb_kvc_grid_run *g, clb_error *err)
         return clb_context(err, "%s", clb_args_has(g->args, "continue") ? "--continue" : "the grid");
     }
     choose_raster(g);
-    CLB_TRY(begin_lines(g, err));
+    rc = begin_lines(g, err);
+    if (rc) {
+        json_decref(header);
+        return rc;
+    }
     return clb_kvc_write_line(g, header, err);
 }
 

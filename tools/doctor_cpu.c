@@ -43,10 +43,11 @@ static void features(clb_doctor *d)
     char text[CLB_CPU_TEXT_MAX];
     clb_cpu_detect(&bits);
     clb_doctor_add(d, SECTION, "features", CLB_DOCTOR_OK, NULL, "usable instructions: %s", clb_cpu_format(bits, text));
-    const char *const masked = clb_config_str(d->config, CLB_SET_cpu_mask);
-    if (*masked)
-        clb_doctor_add(d, SECTION, "mask", CLB_DOCTOR_WARN, "Remove [cpu] mask.",
-                       "the settings hide these from Colibri: %s", masked);
+    const char *const *masked;
+    const size_t n = clb_config_list(d->config, CLB_SET_cpu_mask, &masked);
+    for (size_t k = 0; k < n; k++)
+        clb_doctor_add(d, SECTION, "mask", CLB_DOCTOR_WARN, "Remove [cpu] mask.", "the settings hide from Colibri: %s",
+                       masked[k]);
 }
 
 /* Kernel plugins: those that serve, those that this CPU cannot use, those that are refused for another reason. */

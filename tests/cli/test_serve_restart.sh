@@ -17,7 +17,7 @@ for signal in KILL TERM; do
     client=$!
     for _ in $(seq 200); do grep -q '"text"' "$WORK/stream" 2>/dev/null && break; sleep 0.02; done
     kill -"$signal" "$PID"
-    [ "$signal" = TERM ] && kill -TERM "$PID" # twice: at once
+    [ "$signal" = TERM ] && sleep 0.3 && kill -TERM "$PID" # twice: at once
     code=0
     wait "$client" || code=$?
     if grep -q 'DONE' "$WORK/stream" && ! grep -q '"error"' "$WORK/stream"; then

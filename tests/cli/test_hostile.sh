@@ -63,7 +63,7 @@ wait "$pid" || code=$?
 # ---- streams -----------------------------------------------------------------------------------------------
 # With stdout closed no file may take its number: what is printed would go into that file.
 mkfifo "$WORK/prompt"
-"$COLIBRI" run --raw -m "$MODEL" -n 1 -f "$WORK/prompt" >&- 2>"$WORK/err" &
+"$COLIBRI" run --raw -m "$MODEL" -n 3 --temperature 0 --ignore-eos -f "$WORK/prompt" >&- 2>"$WORK/err" &
 pid=$!
 if [ -d "/proc/$pid/fd" ]; then
     for _ in $(seq 100); do

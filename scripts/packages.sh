@@ -5,7 +5,7 @@
 PACKAGES_BUILD="gcc libc6-dev cmake ninja-build pkg-config libcpu-features-dev libinih-dev libhwloc-dev libpcre2-dev
  libutf8proc-dev libjansson-dev libmicrohttpd-dev libedit-dev liburing-dev libffi-dev libxxhash-dev"
 # The test suite.
-PACKAGES_TEST="libcmocka-dev python3 groff-base"
+PACKAGES_TEST="libcmocka-dev python3 groff-base curl"
 # What continuous integration adds: Clang for the fuzzers, an AArch64 compiler and emulator for the NEON kernels, Lua and a BLAS
 # for foreign functions.
 PACKAGES_CI="clang libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user liblua5.4-dev libblas3"

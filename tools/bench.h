@@ -57,6 +57,7 @@ typedef struct clb_bench_figures {
     double bytes_per_token, bandwidth, bandwidth_share;     /* read from memory; 0: not measured */
     double drive_bytes_per_token, drive_share;              /* of what the drive can do */
 } clb_bench_figures;
+uint64_t clb_bench_model_bytes(const clb_model *model); /* of all weights */
 clb_bench_figures clb_bench_figures_of(const clb_bench *b, const clb_bench_test *t);
 
 /* bench_print.c. `first`: the head comes before it. */

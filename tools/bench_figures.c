@@ -33,6 +33,12 @@ static void spread(const double *v, uint32_t n, double *avg, double *stddev)
     *stddev = n > 1 ? sqrt(squares / (n - 1)) : 0;
 }
 
+uint64_t clb_bench_model_bytes(const clb_model *model)
+{
+    const clb_model_sizes s = clb_model_get_sizes(model);
+    return s.embedding_bytes + s.dense_bytes + s.expert_bytes;
+}
+
 static double tokens_of(const clb_bench_test *t)
 {
     return (double)(t->n_prompt ? t->n_prompt : t->n_gen);

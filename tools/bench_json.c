@@ -23,12 +23,6 @@ static uint64_t peak_rss(void)
     return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss * 1024;
 }
 
-static uint64_t model_bytes(const clb_model *model)
-{
-    const clb_model_sizes s = clb_model_get_sizes(model);
-    return s.embedding_bytes + s.dense_bytes + s.expert_bytes;
-}
-
 static void set(json_t *o, const char *key, double value)
 {
     json_object_set_new(o, key, json_real(value));
@@ -53,7 +47,7 @@ json_t *clb_bench_json(const clb_bench *b, const clb_bench_test *t)
     json_t *o =
         json_pack("{s:s, s:s, s:s, s:o, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:s}", "engine", "colibri",
                   "version", COLIBRI_VERSION, "test", t->name, "model_filename", clb_json_text(b->path), "model_type",
-                  e->model->arch->name, "model_size", (json_int_t)model_bytes(e->model), "n_batch", (int)e->batch,
+                  e->model->arch->name, "model_size", (json_int_t)clb_bench_model_bytes(e->model), "n_batch", (int)e->batch,
                   "n_threads", (int)clb_pool_workers(e->pool), "type_k", clb_kv_type_name(e->kv_layout.k_type),
                   "type_v", clb_kv_type_name(e->kv_layout.v_type), "n_prompt", (int)t->n_prompt, "n_gen", (int)t->n_gen,
                   "n_depth", (int)t->depth, "test_time", b->when);

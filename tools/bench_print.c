@@ -5,18 +5,12 @@
 #include "base/str.h"
 #include "bench.h"
 
-static uint64_t model_bytes(const clb_model *model)
-{
-    const clb_model_sizes s = clb_model_get_sizes(model);
-    return s.embedding_bytes + s.dense_bytes + s.expert_bytes;
-}
-
 void clb_bench_print_head(const clb_bench *b)
 {
     const clb_engine *e = b->engine;
     char weights[24], read[24];
     printf("%s\n%s, %s of weights, %s read per token, %u threads on %s\nloaded in %.2f s\n\n", b->path,
-           e->model->arch->name, clb_human_bytes(model_bytes(e->model), weights),
+           e->model->arch->name, clb_human_bytes(clb_bench_model_bytes(e->model), weights),
            clb_human_bytes(clb_bench_weight_bytes(e->model), read), clb_pool_workers(e->pool), b->topology.model,
            (double)e->load_ns / 1e9);
 }

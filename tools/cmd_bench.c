@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "bench.h"
-#include "plan/rates.h"
+#include "machine_rates.h"
 
 static const clb_flag flags[] = {
     {"n-prompt", 'p', "N,..", "prompt tests: tokens (512 unless given; 0: none)", false},
@@ -79,16 +79,10 @@ static uint32_t largest(const struct list *l)
 /* What the drive can do, measured or remembered, once something was read from it. */
 static void know_drive(clb_bench *b, const clb_bench_test *t)
 {
-    char path[4096];
+    clb_rates rates;
     if (b->drive_rate > 0.0 || !t->drive_bytes)
         return;
-    clb_rates rates;
-    const clb_rates_options options = {.model = b->engine->model,
-                                       .pool = b->engine->pool,
-                                       .cpu_model = b->topology.model,
-                                       .cache_file = clb_rates_default_path(path, sizeof path) ? path : NULL,
-                                       .measure = true};
-    clb_rates_get(&options, &rates);
+    clb_machine_rates(clb_args_config(b->args), b->engine, b->topology.model, true, false, &rates);
     b->drive_rate = rates.drive_source == CLB_RATE_ASSUMED ? 0.0 : rates.drive_bytes_per_second;
 }
 

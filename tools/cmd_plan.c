@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "config/value.h"
+#include "machine_rates.h"
 #include "model_run.h"
 #include "paths.h"
 #include "plan_report.h"
@@ -111,25 +112,6 @@ static int read_trace(clb_plan_report *r, const char *path, clb_hit_curve *curve
     return COLIBRI_OK;
 }
 
-static void get_rates(const clb_args *args, clb_plan_report *r)
-{
-    char path[4096];
-    const clb_config *config = clb_args_config(args);
-    const bool nowhere = strcmp(clb_config_str(config, CLB_SET_kernels_cache_file), "none") == 0;
-    const char *direct = clb_config_str(config, CLB_SET_store_direct);
-    const clb_rates_options options = {.model = r->engine->model,
-                                       .pool = r->engine->pool,
-                                       .cpu_model = r->topology.model,
-                                       .cache_file =
-                                           !nowhere && clb_rates_default_path(path, sizeof path) ? path : NULL,
-                                       .measure = !clb_args_has(args, "no-measure"),
-                                       .again = clb_args_has(args, "measure-again"),
-                                       .direct = strcmp(direct, "on") == 0    ? 1
-                                                 : strcmp(direct, "off") == 0 ? 2
-                                                                              : 0};
-    clb_rates_get(&options, &r->rates);
-}
-
 static int open_for_planning(clb_args *args, clb_engine **out, clb_error *err)
 {
     char dir[PATH_MAX];
@@ -163,7 +145,8 @@ static int run(clb_args *args, clb_error *err)
     clb_plan_find_roles(engine->model, r);
     if (trace)
         CLB_GO(read_trace(r, trace, &curve, err));
-    get_rates(args, r);
+    clb_machine_rates(clb_args_config(args), engine, r->topology.model, !clb_args_has(args, "no-measure"),
+                      clb_args_has(args, "measure-again"), &r->rates);
     if (list)
         CLB_GO(what_if(r, list, err));
     else

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "doctor.h"
 #include "gguf/pack.h"
+#include "machine_rates.h"
 #include "plan/memory.h"
 
 #define DECODE_KV 256u
@@ -97,21 +98,11 @@ static const char *rate(double x, char out[24])
 
 static void speed(clb_doctor *d, const clb_engine *e, const clb_plan *plan)
 {
-    char path[4096];
     clb_topology t;
     clb_rates rates;
     clb_prediction p;
     clb_topology_read(&t);
-    const char *const direct = clb_config_str(d->config, CLB_SET_store_direct);
-    const clb_rates_options options = {.model = e->model,
-                                       .pool = e->pool,
-                                       .cpu_model = t.model,
-                                       .cache_file = clb_rates_default_path(path, sizeof path) ? path : NULL,
-                                       .measure = d->measure,
-                                       .direct = strcmp(direct, "on") == 0    ? 1
-                                                 : strcmp(direct, "off") == 0 ? 2
-                                                                              : 0};
-    clb_rates_get(&options, &rates);
+    clb_machine_rates(d->config, e, t.model, d->measure, false, &rates);
     const clb_predict_input in = {.model = e->model,
                                   .plan_input = &e->plan_input,
                                   .plan = plan,

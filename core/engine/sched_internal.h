@@ -115,7 +115,12 @@ void clb_lane_score(clb_scheduler *s, clb_lane *lane, uint32_t row, const float 
 /* sched_pass.c: one pass over some of the lanes. *ran: there was something to do. An error is not one request's. */
 int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err);
 bool clb_sched_cancelled(void *scheduler);
-/* Tokens of goal that are held. */
+/* No strategy ever drops anything: any pieces of a prompt give the same. */
+static inline bool clb_sched_keeps_all(const clb_scheduler *s)
+{
+    return !s->o.engine->kv_choice.traits.evicts;
+}
+/* Tokens of goal that are not held yet. */
 static inline uint32_t clb_lane_left(const clb_lane *lane)
 {
     return (uint32_t)(lane->goal.n - lane->held.n);

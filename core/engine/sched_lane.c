@@ -277,10 +277,10 @@ static void give(clb_lane *lane, size_t n, bool all)
 /* A full context drops its older half (as clb_session_shift does) and reads what is left again. */
 static int shift(clb_scheduler *s, clb_lane *lane, clb_error *err)
 {
-    const uint32_t always = s->o.engine->kv_choice.n_protected;
-    const size_t n = lane->held.n,
-                 asked = lane->request->o.n_protected > always ? lane->request->o.n_protected : always;
-    const size_t first = asked < n ? asked : n, keep = (n - first) / 2, drop = n - first - keep;
+    const size_t n = lane->held.n;
+    size_t first, keep;
+    clb_shift_rule(s->o.engine, n, lane->request->o.n_protected, &first, &keep);
+    const size_t drop = n - first - keep;
     if (!keep)
         return COLIBRI_E_LIMIT;
     lane->goal.n = 0;
@@ -294,11 +294,6 @@ static int shift(clb_scheduler *s, clb_lane *lane, clb_error *err)
     lane->state = CLB_LANE_READS;
     lane->waited = true; /* the start may be known */
     return COLIBRI_OK;
-}
-
-static bool keeps_all(const clb_scheduler *s)
-{
-    return !s->o.engine->kv_choice.traits.evicts;
 }
 
 int clb_lane_advance(clb_scheduler *s, clb_lane *lane, clb_error *err)
@@ -336,7 +331,7 @@ int clb_lane_advance(clb_scheduler *s, clb_lane *lane, clb_error *err)
     }
     lane->next = token;
     lane->state = CLB_LANE_GENERATES;
-    if (!keeps_all(s) || lane->held.n < engine->ctx)
+    if (!clb_sched_keeps_all(s) || lane->held.n < engine->ctx)
         return COLIBRI_OK;
     int rc = engine->context_shift ? shift(s, lane, err) : COLIBRI_E_LIMIT;
     if (rc == COLIBRI_E_LIMIT) {

@@ -16,11 +16,6 @@
 #define UNKNOWN_ROWS  64u /* before anything is measured */
 #define UNBROKEN_ROWS 32u /* of a pass that may not be given up, if others may come */
 
-static bool keeps_all(const clb_scheduler *s)
-{
-    return !s->o.engine->kv_choice.traits.evicts;
-}
-
 bool clb_sched_cancelled(void *scheduler)
 {
     clb_scheduler *s = scheduler;
@@ -63,7 +58,7 @@ static int by_left(const void *a, const void *b)
 /* Another lane of this pass computes what `lane` would compute now: it can take that afterwards. */
 static bool is_computed(const clb_scheduler *s, const clb_lane *lane)
 {
-    if (lane->apart || lane->lonely || !keeps_all(s))
+    if (lane->apart || lane->lonely || !clb_sched_keeps_all(s))
         return false;
     const size_t from = lane->held.n, block = s->o.engine->kv_layout.page_tokens;
     for (uint32_t i = 0; i < s->n_in_pass; i++) {
@@ -82,7 +77,7 @@ static bool is_computed(const clb_scheduler *s, const clb_lane *lane)
 }
 
 /* What the lane needs no more to compute, at its start and after it has waited for somebody else. */
-static int take_known(clb_scheduler *s, clb_lane *lane, clb_error *err)
+static int take_known(clb_lane *lane, clb_error *err)
 {
     if (lane->apart || (lane->held.n && !lane->waited))
         return COLIBRI_OK;
@@ -98,7 +93,6 @@ static int take_known(clb_scheduler *s, clb_lane *lane, clb_error *err)
     if (lane->first_read)
         lane->n_reused += (uint32_t)(now > before ? now - before : 0);
     lane->waited = false;
-    (void)s;
     return COLIBRI_OK;
 }
 
@@ -132,7 +126,7 @@ static void add(clb_scheduler *s, clb_lane *lane, const uint32_t *tokens, uint32
 static uint32_t piece(const clb_scheduler *s, const clb_lane *lane, uint32_t room)
 {
     const uint32_t left = clb_lane_left(lane), batch = s->o.engine->batch;
-    if (keeps_all(s))
+    if (clb_sched_keeps_all(s))
         return left < room ? left : room;
     const uint32_t whole = batch - clb_kv_seq_position(lane->kv) % batch;
     return left < whole ? left : whole;
@@ -360,7 +354,7 @@ static uint32_t sort_reading(clb_scheduler *s)
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i]->state == CLB_LANE_READS)
-            s->lanes[i]->rc = take_known(s, s->lanes[i], &s->lanes[i]->err);
+            s->lanes[i]->rc = take_known(s->lanes[i], &s->lanes[i]->err);
     fail_lanes(s);
     for (uint32_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i]->state == CLB_LANE_READS)
@@ -409,7 +403,7 @@ int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err)
     for (uint32_t i = 0; i < s->n_in_pass; i++)
         n_generating += s->in_pass[i]->state == CLB_LANE_GENERATES;
     const uint64_t t0 = clb_now_ns();
-    atomic_store(&s->may_break, may_break && s->n_free && prompt_rows > FEWEST_ROWS && keeps_all(s));
+    atomic_store(&s->may_break, may_break && s->n_free && prompt_rows > FEWEST_ROWS && clb_sched_keeps_all(s));
     const int rc = run_spans(s, err);
     atomic_store(&s->may_break, false);
     const uint64_t ns = clb_now_ns() - t0;

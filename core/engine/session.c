@@ -168,8 +168,8 @@ static int run_chunk(clb_session *s, const uint32_t *ids, uint32_t n, enum colib
     return rc;
 }
 
-/* Rows of the next pass. Where a strategy evicts, passes end where those of a fresh session would: what it drops depends on
- * them. */
+/* Rows of the next pass. Where a strategy evicts, passes end where those of a fresh session would: what it drops
+ * depends on them. */
 static uint32_t chunk_of(const clb_session *s, size_t left)
 {
     const uint32_t batch = s->engine->batch;
@@ -225,15 +225,24 @@ int clb_session_append(clb_session *s, uint32_t token, clb_error *err)
     return run_chunk(s, &token, 1, COLIBRI_PHASE_DECODE, true, err);
 }
 
+void clb_shift_rule(const clb_engine *engine, size_t n, size_t n_system, size_t *first, size_t *keep)
+{
+    const size_t always = engine->kv_choice.n_protected, asked = n_system > always ? n_system : always;
+    *first = asked < n ? asked : n;
+    *keep = (n - *first) / 2;
+}
+
 int clb_session_shift(clb_session *s, clb_error *err)
 {
-    const uint32_t always = s->engine->kv_choice.n_protected;
-    const size_t n = s->tokens.n, asked = s->n_system > always ? s->n_system : always;
-    const size_t first = asked < n ? asked : n, keep = (n - first) / 2, drop = n - first - keep;
+    const size_t n = s->tokens.n;
+    size_t first, keep;
+    clb_shift_rule(s->engine, n, s->n_system, &first, &keep);
+    const size_t drop = n - first - keep;
     if (!keep)
-        return clb_fail(err, COLIBRI_E_LIMIT,
-                        "the context of %u tokens is full, and %zu of them are protected: there is nothing to drop (--ctx)",
-                        s->engine->ctx, first);
+        return clb_fail(
+            err, COLIBRI_E_LIMIT,
+            "the context of %u tokens is full, and %zu of them are protected: there is nothing to drop (--ctx)",
+            s->engine->ctx, first);
     uint32_t *ids = malloc((first + keep) * sizeof *ids);
     if (!ids)
         return CLB_NOMEM(err, "a shift of the context");
@@ -241,7 +250,8 @@ int clb_session_shift(clb_session *s, clb_error *err)
     memcpy(ids + first, s->tokens.ids + first + drop, keep * sizeof *ids);
     if (!s->shifts.n)
         clb_logf(s->engine->log, COLIBRI_LOG_WARN,
-                 "the context of %u tokens is full: dropped %zu tokens after the first %zu and went on (--context-shift; later "
+                 "the context of %u tokens is full: dropped %zu tokens after the first %zu and went on "
+                 "(--context-shift; later "
                  "shifts are only counted)",
                  s->engine->ctx, drop, first);
     const int rc = clb_session_feed(s, ids, first + keep, NULL, err);

@@ -26,6 +26,8 @@ uint32_t clb_session_protected(const clb_session *s);
 /* With context-shift: drops the older half of the tokens behind the protected start (system prompt, kv-protect) and computes
  * what is left again, so that the session is what a fresh one over the shorter text would be. LIMIT if nothing can be dropped. */
 int clb_session_shift(clb_session *s, clb_error *err);
+/* What a full context of n tokens keeps of which n_system are protected by a caller: the first *first, and the last *keep. */
+void clb_shift_rule(const clb_engine *engine, size_t n, size_t n_system, size_t *first, size_t *keep);
 /* Shifts so far, and the tokens that they dropped. */
 typedef struct clb_shifts {
     uint32_t n;

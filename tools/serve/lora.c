@@ -12,7 +12,7 @@ struct job {
     const char *path; /* to load; NULL: not that */
     uint32_t id;
     float scale;
-    bool unload, list;
+    bool unload;
     json_t *scales; /* [{"id","scale"}] to set; borrowed */
     json_t *out;
 };
@@ -95,7 +95,7 @@ static void run(clb_app *app, clb_exchange *x, struct job *j, int http_status)
 
 void clb_serve_lora_list(void *ctx, clb_exchange *x)
 {
-    struct job j = {.list = true};
+    struct job j = {.path = NULL};
     run(ctx, x, &j, 200);
 }
 

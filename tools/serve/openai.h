@@ -18,6 +18,9 @@ void clb_openai_usage(const clb_completion *c, clb_json_buf *out);
 void clb_openai_timings(const clb_completion *c, clb_json_buf *out);
 /* "prompt_progress":{...} in llama.cpp's words */
 void clb_openai_progress(const clb_progress_info *p, clb_json_buf *out);
+/* What follows a choice's delta or text in a chunk: its finish_reason (NULL: null), the end of the choices, usage and timings as the
+ * options ask for them; the chunk itself stays open. */
+void clb_openai_chunk_end(clb_completion *c, const char *finish, clb_json_buf *out);
 /* "stop", "length" */
 const char *clb_openai_finish(enum clb_finish finish);
 

@@ -72,7 +72,6 @@ static void chunk_begin(clb_completion *c, const clb_choice *ch, clb_json_buf *o
 /* Takes along what there is of log probabilities. */
 static void chunk_end(clb_completion *c, clb_choice *ch, const char *finish, bool tail, clb_json_buf *out)
 {
-    const clb_text_options *o = clb_completion_options(c);
     clb_json_buf *const logprobs = LOGPROBS(ch);
     out->failed = out->failed || logprobs->failed;
     clb_jb_raw(out, "},\"logprobs\":");
@@ -84,19 +83,7 @@ static void chunk_end(clb_completion *c, clb_choice *ch, const char *finish, boo
     } else {
         clb_jb_raw(out, "null");
     }
-    clb_jb_raw(out, ",\"finish_reason\":");
-    if (finish)
-        clb_jb_text(out, finish);
-    else
-        clb_jb_raw(out, "null");
-    clb_jb_raw(out, "}]");
-    if (o->include_usage)
-        clb_jb_raw(out, ",\"usage\":null");
-    const bool last = finish && clb_completion_done(c);
-    if ((last && !o->include_usage) || (o->timings_per_token && !last)) {
-        clb_jb_raw(out, ",");
-        clb_openai_timings(c, out);
-    }
+    clb_openai_chunk_end(c, finish, out);
     if (!tail)
         clb_jb_raw(out, "}\n\n");
 }

@@ -124,3 +124,21 @@ const char *clb_openai_finish(enum clb_finish finish)
 {
     return finish == CLB_FINISH_STOP ? "stop" : "length";
 }
+
+void clb_openai_chunk_end(clb_completion *c, const char *finish, clb_json_buf *out)
+{
+    const clb_text_options *const o = clb_completion_options(c);
+    clb_jb_raw(out, ",\"finish_reason\":");
+    if (finish)
+        clb_jb_text(out, finish);
+    else
+        clb_jb_raw(out, "null");
+    clb_jb_raw(out, "}]");
+    if (o->include_usage)
+        clb_jb_raw(out, ",\"usage\":null");
+    const bool last = finish && clb_completion_done(c);
+    if ((last && !o->include_usage) || (o->timings_per_token && !last)) {
+        clb_jb_raw(out, ",");
+        clb_openai_timings(c, out);
+    }
+}

@@ -108,7 +108,6 @@ static void put_chunk(clb_completion *c, clb_choice *ch, const char *text, size_
                       clb_json_buf *out)
 {
     clb_completions_own *const own = clb_completion_own(c);
-    const clb_text_options *o = clb_completion_options(c);
     if (!own->head.buf.n) {
         clb_jb_raw(&own->head, "data: ");
         clb_openai_head(c, "cmpl-", "text_completion", &own->head);
@@ -127,19 +126,7 @@ static void put_chunk(clb_completion *c, clb_choice *ch, const char *text, size_
     } else {
         clb_jb_raw(out, "null");
     }
-    clb_jb_raw(out, ",\"finish_reason\":");
-    if (finish)
-        clb_jb_text(out, finish);
-    else
-        clb_jb_raw(out, "null");
-    clb_jb_raw(out, "}]");
-    if (o->include_usage)
-        clb_jb_raw(out, ",\"usage\":null");
-    const bool last = finish && clb_completion_done(c);
-    if ((last && !o->include_usage) || (o->timings_per_token && !last)) {
-        clb_jb_raw(out, ",");
-        clb_openai_timings(c, out);
-    }
+    clb_openai_chunk_end(c, finish, out);
 }
 
 static void chunk(clb_completion *c, clb_choice *ch, const char *text, size_t n, const char *finish, clb_json_buf *out)

@@ -60,7 +60,7 @@ static void print_counts(clb_grammar *g, const clb_token_tree *tree, const clb_t
         if (clb_matcher_mask(m, mask, &err))
             die(&err);
         for (uint32_t t = 0; t < n_vocab; t++)
-            n += mask[t / 64] >> (t % 64) & 1;
+            n += (unsigned)(mask[t / 64] >> (t % 64) & 1);
         printf("%u\n", n);
         if (clb_matcher_accept(m, ids->ids[i], &err))
             die(&err);

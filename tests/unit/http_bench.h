@@ -161,13 +161,18 @@ static inline void log_line(void *a, const char *line, size_t n)
 
 /* ---- a client ---- */
 
+static inline int connect_to(int fd, clb_http *h)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(clb_http_port(h))};
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return connect(fd, (struct sockaddr *)&a, sizeof a);
+}
+
 static inline int dial(clb_http *h)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(clb_http_port(h))};
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(connect_to(fd, h), 0);
     return fd;
 }
 

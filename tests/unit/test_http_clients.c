@@ -250,6 +250,14 @@ static void test_crowd(void **state)
     assert_int_equal(atomic_load(&app.n_done), 10 * N);
 }
 
+static bool is_refused(clb_http *h)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool refused = connect_to(fd, h) && errno == ECONNREFUSED;
+    close(fd);
+    return refused;
+}
+
 /* An end in the middle of everything: who waits is told, and nothing is left. */
 static void test_stop(void **state)
 {
@@ -275,6 +283,8 @@ static void test_stop(void **state)
     atomic_store(&app.refuse, true);
     assert_status(ask(h, "POST /echo HTTP/1.1" HOST, "x"), 503);
     clb_http_quiesce(h);
+    assert_true(is_refused(h));
+    clb_http_quiesce(h); /* once more does nothing */
     const uint64_t before = clb_now_ns();
     clb_http_stop(h, 300);
     assert_true(clb_now_ns() - before < 3000000000u);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -82,10 +83,11 @@ int clb_http_start(const clb_http_options *o, clb_http **out, clb_error *err)
     CLB_GO(clb_http_listen(h->host, o->port, &h->listen_fd, &h->port, &h->loopback_only, err));
     CLB_GO(clb_http_watch_start(h, err));
     CLB_GO(clb_http_work_start(h, o->workers ? o->workers : 4, err));
+    *out = h; /* before the first request can come: handlers find the server there */
     CLB_GO(start_daemon(h, err));
-    *out = h;
     return COLIBRI_OK;
 done:
+    *out = NULL;
     clb_http_work_stop(h);
     clb_http_watch_stop(h);
     if (h->listen_fd >= 0)
@@ -114,13 +116,15 @@ uint16_t clb_http_port(const clb_http *h)
 void clb_http_quiesce(clb_http *h)
 {
     pthread_mutex_lock(&h->lock);
-    const int fd = h->listen_fd;
-    h->listen_fd = -1;
+    const bool first = !h->quiesced;
+    h->quiesced = true;
     pthread_mutex_unlock(&h->lock);
-    if (fd < 0)
+    if (!first)
         return;
+    /* The daemon's thread takes the socket out of its epoll set later, so its number may not go to another file before
+     * that thread has ended. New clients are refused from here on, not left waiting. */
     (void)MHD_quiesce_daemon(h->daemon);
-    close(fd);
+    (void)shutdown(h->listen_fd, SHUT_RDWR);
 }
 
 /* Until `count` is 0, at most until `until_ns`; with the server locked. */
@@ -167,6 +171,7 @@ void clb_http_stop(clb_http *h, uint32_t grace_ms)
     end_exchanges(h);
     clb_http_close_all(h);
     MHD_stop_daemon(h->daemon);
+    close(h->listen_fd);
     clb_http_work_stop(h);
     clb_http_watch_stop(h);
     clb_http_release(h);

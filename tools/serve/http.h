@@ -71,13 +71,14 @@ typedef struct clb_http_options {
     void (*log_line)(void *app, const char *line, size_t n);
 } clb_http_options;
 
-/* Everything in options is copied, except the routes. IO: the port is taken, or the address is not this machine's. */
+/* Everything in options is copied, except the routes. *out is set before the first request can come. IO: the port is
+ * taken, or the address is not this machine's. */
 int clb_http_start(const clb_http_options *options, clb_http **out, clb_error *err);
 /* Takes over keys, hosts, origins, limits, timeouts and log_requests, for requests that come from now on; the rest
  * stays as it was. Up to twice the connections that there were places for at the start are served. [any-thread] */
 int clb_http_reconfigure(clb_http *h, const clb_http_options *options, clb_error *err);
 uint16_t clb_http_port(const clb_http *h);
-/* No new connections; those that are open go on. */
+/* New connections are refused; those that are open go on. */
 void clb_http_quiesce(clb_http *h);
 /* Ends connections after at most `grace_ms`; exchanges without a reply are told that their client is gone. All are over
  * for their clients when it returns; those that were kept may still be answered, into the void. */

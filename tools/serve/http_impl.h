@@ -115,7 +115,8 @@ struct clb_http {
     clb_http_limits *limits; /* under lock */
 
     struct MHD_Daemon *daemon;
-    int listen_fd;
+    int listen_fd; /* open until the daemon's thread has ended */
+    bool quiesced;
     uint16_t port;
     char *host;
     bool loopback_only; /* bound to a loopback address */

@@ -130,6 +130,7 @@ void clb_serve_app_settings(clb_app *app, const clb_config *config)
     app->max_tokens =
         clb_config_is_set(config, CLB_SET_run_predict) ? (uint32_t)clb_config_u64(config, CLB_SET_run_predict) : 0;
     app->timeout_ns = clb_config_u64(config, CLB_SET_serve_request_timeout) * 1000000000u;
+    app->queue_timeout_ns = clb_config_u64(config, CLB_SET_serve_queue_timeout) * 1000000000u;
     app->keep_alive_s = (uint32_t)clb_config_u64(config, CLB_SET_serve_keep_alive);
     pthread_mutex_unlock(app->settings_lock);
 }

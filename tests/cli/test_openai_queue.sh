@@ -51,4 +51,35 @@ assert c.complete("Once upon a time")["usage"]["completion_tokens"] == 7
 PY
 kill "$PID"
 ended 0
+
+# ---- a queue that is left after a second
+serve --threads 1 --max-memory 512M --ctx 4096 --parallel 1 --queue-timeout 1 --temperature 0
+python3 - "${URL##*:}" <<'PY' || fail "a time limit in the queue (above)"
+import sys
+import time
+from openai_client import Client, concurrently, wait_until
+c = Client(int(sys.argv[1]), timeout=20)
+
+def metric(name):
+    return int(next(l.split()[1] for l in c.get("/metrics")[1].splitlines() if l.startswith(name + " ")))
+
+k, r = c.open_stream("/v1/completions", dict(prompt=["Count %d" % i for i in range(2000)], max_tokens=500, ignore_eos=True))
+assert r.status == 200
+read = r.read1(1000) # it runs, and goes on for longer than the others wait
+began = time.monotonic()
+message = dict(model="any", max_tokens=5, messages=[dict(role="user", content="Hi")])
+(status, head, o), (other, _, p) = concurrently([lambda: c.post("/v1/completions", dict(prompt="Once", max_tokens=1)),
+                                                 lambda: c.post("/v1/messages", message)])
+assert (status, o["error"]["type"], o["error"]["code"]) == (503, "unavailable_error", "queue_timeout"), (status, o)
+assert int(head["Retry-After"]) > 0 and "--queue-timeout" in o["error"]["message"], (head, o)
+assert (other, p["error"]["type"]) == (503, "overloaded_error"), (other, p)
+assert 0.9 < time.monotonic() - began < 10, time.monotonic() - began
+assert metric("colibri_queue_timeouts_total") == 2 and metric("colibri_requests_waiting") == 0
+r.close()
+k.close()
+wait_until(lambda: metric("colibri_requests_running") == 0)
+assert c.complete("Once upon a time", max_tokens=3)["usage"]["completion_tokens"] == 3
+PY
+kill "$PID"
+ended 0
 finish

@@ -1,6 +1,7 @@
 /* From the scheduler's events to OpenAI's words, one step at a time: the order of a stream's chunks, errors before and
  * after its beginning, prompts that wait, clients that go away. */
 #include "serve/completion.h"
+#include "serve/metrics.h"
 #include "serve_fake.h"
 #include "support/vocab_image.h"
 
@@ -449,6 +450,61 @@ static void a_client_goes_away(void **state)
     assert_int_equal(x.status, 499);
 }
 
+static void tick(void) /* the timer looks five times a second */
+{
+    nanosleep(&(struct timespec){.tv_nsec = 450000000}, NULL);
+}
+
+static void the_queue_takes_too_long(void **state)
+{
+    (void)state;
+    static const clb_http_route none[1];
+    clb_error err;
+    clb_buf text = {0};
+    assert_ok(clb_metrics_create(none, &app.metrics, &err), &err);
+    app.queue_timeout_ns = 1;
+    complete("{\"prompt\":[\"a\",\"b\"],\"stream\":true}");
+    fake_event(0, (clb_request_event){.kind = CLB_EVENT_STARTED}); /* the second waits for the first */
+    app.queue_timeout_ns = 0;
+    tick();
+    fake_text(0, 0, "x"); /* takes the lock: what the timer did is seen */
+    assert_false(fake.requests[0]->cancelled || fake.requests[1]->cancelled);
+    assert_int_equal(x.status, 200);
+    x.gone(x.gone_ctx);
+    fake_done(0, COLIBRI_E_CANCELLED, "cancelled", 1);
+    fake_done(1, COLIBRI_E_CANCELLED, "cancelled", 0);
+    reset(NULL);
+
+    for (int stream = 0; stream < 2; stream++) {
+        app.queue_timeout_ns = (stream ? 1400 : 100) * UINT64_C(1000000);
+        app.keep_alive_s = 1;
+        complete(stream ? "{\"prompt\":\"a\",\"stream\":true}" : "{\"prompt\":[\"a\",\"b\"]}");
+        app.queue_timeout_ns = app.keep_alive_s = 0;
+        tick();
+        for (int i = 0; i < 3 && stream; i++)
+            tick();
+        fake_event(0, (clb_request_event){.kind = CLB_EVENT_STARTED}); /* too late */
+        assert_true(fake.requests[0]->cancelled);
+        assert_false(x.ended); /* the scheduler has them still */
+        for (size_t i = 0; i < fake.n; i++)
+            fake_done(i, COLIBRI_E_CANCELLED, "cancelled", 0);
+        assert_true(x.ended);
+        if (stream && x.status == 200) { /* the comment came first */
+            assert_ptr_equal(strstr(x.out.data, ": queued\n\ndata: {\"error\":"), x.out.data);
+            assert_non_null(strstr(x.out.data, "\"code\":\"queue_timeout\""));
+        } else {
+            assert_error(503, "unavailable_error", "queue_timeout");
+            assert_non_null(strstr(x.headers, "Retry-After: 5\n"));
+        }
+        reset(NULL);
+    }
+    assert_ok(clb_metrics_text(app.metrics, &text, &err), &err);
+    assert_non_null(strstr(text.data, "\ncolibri_queue_timeouts_total 2\n"));
+    clb_buf_free(&text);
+    clb_metrics_destroy(app.metrics);
+    app.metrics = NULL;
+}
+
 static void silence_is_filled(void **state)
 {
     (void)state;
@@ -597,6 +653,7 @@ int main(void)
         TEST(one_prompt_of_several_fails),
         TEST(prompts_wait_for_their_turn),
         TEST(a_client_goes_away),
+        TEST(the_queue_takes_too_long),
         TEST(silence_is_filled),
         TEST(progress_is_told),
         TEST(embeddings_in_both_forms),

@@ -19,7 +19,7 @@ typedef struct clb_app {
     uint64_t start_ns, load_ns;
     clb_sampler_params sampling; /* what a request starts from; guarded by `settings_lock` (SIGHUP) */
     uint32_t max_tokens;         /* [run] predict; 0: the context */
-    uint64_t timeout_ns;
+    uint64_t timeout_ns, queue_timeout_ns; /* 0: none */
     uint32_t keep_alive_s;       /* comments in a silent stream */
     const char *lora_dir;        /* adapters may be loaded from here; NULL: nowhere */
     bool ready;                  /* the model is there; atomic */

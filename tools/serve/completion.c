@@ -330,9 +330,26 @@ static void write_ping(clb_completion *c)
     clb_jb_raw(&c->out, text);
 }
 
+/* Where one prompt of several has had its turn, the others wait for it rather than for other requests. */
+static void end_wait(clb_completion *c, uint64_t now_ns)
+{
+    if (!c->queue_timeout_ns || c->started_ns || c->fresh || c->over || c->refusal.http || now_ns < c->began_ns ||
+        now_ns - c->began_ns < c->queue_timeout_ns)
+        return;
+    clb_refusal r;
+    char text[128];
+    snprintf(text, sizeof text, "the request waited in the queue for longer than %.0f s (--queue-timeout)",
+             (double)c->queue_timeout_ns / 1e9);
+    clb_refuse_as(&r, COLIBRI_E_BUSY, 503, "unavailable_error", "queue_timeout", text);
+    r.retry_after_s = 5;
+    clb_completion_refuse(c, &r);
+    clb_metrics_queue_timeout(c->app->metrics);
+}
+
 void clb_completion_tick(clb_completion *c, uint64_t now_ns)
 {
     pthread_mutex_lock(&c->lock);
+    end_wait(c, now_ns);
     if (c->options.stream && c->silence_ns && !c->over && !c->submitting && !c->refusal.http &&
         now_ns > c->written_ns && now_ns - c->written_ns >= c->silence_ns) {
         write_ping(c);

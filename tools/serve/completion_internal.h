@@ -23,7 +23,7 @@ struct clb_completion {
     clb_text_options options;
     void *own;
     uint64_t created, began_ns, started_ns, first_text_ns;
-    uint64_t timeout_ns, silence_ns; /* as the settings were at the start; 0: none */
+    uint64_t timeout_ns, queue_timeout_ns, silence_ns; /* as the settings were at the start; 0: none */
     uint32_t window;                 /* prompts at a time */
     atomic_int refs;                 /* its own until the reply is complete; the timer's while it looks */
     atomic_bool gone;                /* the client */
@@ -53,7 +53,8 @@ struct clb_completion {
 
 void clb_completion_hold(clb_completion *c);
 void clb_completion_drop(clb_completion *c);
-/* From the timer: a comment if the stream was silent for long, another try for prompts that wait for a place. */
+/* From the timer: a comment if the stream was silent for long, the end if it was in the queue for too long, another try
+ * for prompts that wait for a place. */
 void clb_completion_tick(clb_completion *c, uint64_t now_ns);
 
 /* completion.c; all but the first three under the lock */

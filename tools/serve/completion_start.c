@@ -145,6 +145,7 @@ static clb_completion *create(clb_app *app, clb_exchange *x, const clb_completio
     c->began_ns = c->written_ns = clb_now_ns();
     pthread_mutex_lock(app->settings_lock);
     c->timeout_ns = app->timeout_ns;
+    c->queue_timeout_ns = app->queue_timeout_ns;
     c->silence_ns = (uint64_t)app->keep_alive_s * 1000000000u;
     pthread_mutex_unlock(app->settings_lock);
     c->fresh = true;

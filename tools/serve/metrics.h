@@ -20,6 +20,7 @@ int clb_metrics_create(const clb_http_route *routes, clb_metrics **out, clb_erro
 void clb_metrics_destroy(clb_metrics *m);
 /* m may be NULL. */
 void clb_metrics_add(clb_metrics *m, const clb_metrics_request *r);
+void clb_metrics_queue_timeout(clb_metrics *m);
 void clb_metrics_http(clb_metrics *m, const clb_http_done *done);
 /* Prometheus' text of all of it, appended. */
 int clb_metrics_text(clb_metrics *m, clb_buf *out, clb_error *err);

@@ -21,6 +21,7 @@ struct clb_metrics {
     size_t n_routes;
     uint64_t (*by_route)[6]; /* [n_routes + 1], the last for what no route fits */
     histogram histograms[N_HISTOGRAMS];
+    uint64_t queue_timeouts;
 };
 
 static const double seconds[BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800};
@@ -94,6 +95,15 @@ void clb_metrics_add(clb_metrics *m, const clb_metrics_request *r)
     pthread_mutex_unlock(&m->lock);
 }
 
+void clb_metrics_queue_timeout(clb_metrics *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->lock);
+    m->queue_timeouts++;
+    pthread_mutex_unlock(&m->lock);
+}
+
 void clb_metrics_http(clb_metrics *m, const clb_http_done *done)
 {
     if (!m)
@@ -144,6 +154,10 @@ int clb_metrics_text(clb_metrics *m, clb_buf *out, clb_error *err)
     int rc = COLIBRI_OK;
     pthread_mutex_lock(&m->lock);
     CLB_GO(print_routes(m, out, err));
+    CLB_GO(clb_buf_printf(out, err,
+                          "# HELP colibri_queue_timeouts_total Requests refused because they waited for too long.\n"
+                          "# TYPE colibri_queue_timeouts_total counter\ncolibri_queue_timeouts_total %llu\n",
+                          (unsigned long long)m->queue_timeouts));
     for (size_t i = 0; i < N_HISTOGRAMS; i++)
         CLB_GO(print_histogram(&m->histograms[i], out, err));
 done:

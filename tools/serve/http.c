@@ -50,7 +50,7 @@ static int start_daemon(clb_http *h, clb_error *err)
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(2 * h->limits->max_connections + CLB_HTTP_SPARE),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CLB_HTTP_HEAD_MOST,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->limits->idle_s,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_STRICT_FOR_CLIENT, 0, /* its own refusal of a request without Host is malformed */
         MHD_OPTION_NOTIFY_CONNECTION, clb_http_on_connection, (void *)h,
         MHD_OPTION_NOTIFY_COMPLETED, clb_http_on_completed, (void *)h,
         MHD_OPTION_END);

@@ -80,6 +80,8 @@ struct clb_exchange {
     clb_conn *conn; /* of libmicrohttpd's thread */
     char remote[CLB_HTTP_ADDRESS];
     const char *cors; /* the origin that may read the reply; NULL: no header */
+    bool http10;       /* a request of HTTP/1.0 */
+    bool cut;          /* where its body ends cannot be known: the reply comes at once, and the connection ends */
     bool close, discard, dispatched;
     uint64_t bytes_in;
 

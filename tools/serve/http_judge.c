@@ -107,6 +107,53 @@ static void refuse_size(clb_exchange *x)
     clb_reply_refusal(x, 413, INVALID, "request_too_large", text);
 }
 
+static size_t count(const clb_exchange *x, const char *name)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < x->n_fields; i++)
+        n += x->fields[i].kind == MHD_HEADER_KIND && !strcasecmp(x->fields[i].name, name);
+    return n;
+}
+
+static bool names_fit(const clb_exchange *x)
+{
+    static const char token[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~";
+    for (size_t i = 0; i < x->n_fields; i++) {
+        const clb_http_field *const f = &x->fields[i];
+        if (f->kind == MHD_HEADER_KIND && f->name[strspn(f->name, token)])
+            return false;
+    }
+    return true;
+}
+
+/* Heads that libmicrohttpd takes and RFC 9112 (3.2, 5.1, 6.1, 6.3) tells servers not to: two readers could see two
+ * different requests in them. The connection ends, for nobody knows where the next request would begin. */
+static bool refuse_head(clb_exchange *x)
+{
+    const size_t n_lengths = count(x, "Content-Length"), n_codings = count(x, "Transfer-Encoding"),
+                 n_hosts = count(x, "Host");
+    const char *const coding = clb_exchange_header(x, "Transfer-Encoding");
+    int status = 400;
+    const char *code = "invalid_header", *message = NULL;
+    if (!names_fit(x))
+        message = "the name of a header has a blank or a character in it that names may not have";
+    else if (!n_hosts && !x->http10)
+        code = "missing_host", message = "a request of HTTP/1.1 has a Host header";
+    else if (n_hosts > 1)
+        message = "there is more than one Host header";
+    else if (n_lengths > 1)
+        code = "invalid_content_length", message = "there is more than one Content-Length header";
+    else if (n_lengths && n_codings)
+        code = "invalid_content_length", message = "a body has a Content-Length or a Transfer-Encoding, not both";
+    else if (n_codings > 1 || (coding && strcasecmp(coding, "chunked") != 0))
+        status = 501, code = "unsupported_transfer_encoding", message = "the only Transfer-Encoding here is chunked";
+    if (!message)
+        return false;
+    x->close = x->cut = true;
+    clb_reply_refusal(x, status, status == 501 ? "server_error" : INVALID, code, message);
+    return true;
+}
+
 void clb_http_judge(clb_exchange *x)
 {
     char text[512], allow[128];
@@ -119,6 +166,8 @@ void clb_http_judge(clb_exchange *x)
         x->close = true;
         clb_exchange_set_header(x, "Retry-After", "1");
         clb_reply_refusal(x, 503, "unavailable_error", "too_many_connections", "too many connections: try again later");
+    } else if (refuse_head(x)) {
+        /* answered */
     } else if (host && !clb_http_host_allowed(x->limits, x->h->host, x->h->loopback_only, host)) {
         refuse_host(x, host);
     } else if (!origin_fits(x, host)) {

@@ -76,7 +76,8 @@ static void make_id(clb_exchange *x)
 }
 
 /* libmicrohttpd frees head and connection while a handler may still look at them: everything is copied. */
-static clb_exchange *create(clb_http *h, struct MHD_Connection *m, const char *method, const char *path)
+static clb_exchange *create(clb_http *h, struct MHD_Connection *m, const char *method, const char *path,
+                            const char *version)
 {
     clb_exchange *const x = calloc(1, sizeof *x);
     if (!x)
@@ -93,6 +94,7 @@ static clb_exchange *create(clb_http *h, struct MHD_Connection *m, const char *m
     x->limits = clb_http_limits_hold(h);
     x->method = strdup(method);
     x->path = strdup(path);
+    x->http10 = !strcmp(version, "HTTP/1.0");
     const int n_head = MHD_get_connection_values(m, MHD_HEADER_KIND, NULL, NULL),
               n_query = MHD_get_connection_values(m, MHD_GET_ARGUMENT_KIND, NULL, NULL);
     (void)MHD_get_connection_values(m, MHD_HEADER_KIND, add_field, x);
@@ -137,11 +139,11 @@ static int fd_of(struct MHD_Connection *m)
 }
 
 static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *path, const char *method,
-                             void **context)
+                             const char *version, void **context)
 {
     if (atomic_load(&h->stopping))
         return MHD_NO;
-    clb_exchange *const x = create(h, m, method, path);
+    clb_exchange *const x = create(h, m, method, path, version);
     *context = x;
     if (!x)
         return MHD_NO;
@@ -158,7 +160,7 @@ static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *
     const uint64_t length = clb_http_content_length(x, &chunked);
     /* A client that sends its body first and reads the answer then would see a broken connection only: the body is read
      * to its end, unless the client waits for our word, or it is huge. */
-    if (x->answered && ((expect && !strcasecmp(expect, "100-continue")) || length > DISCARD_MOST))
+    if (x->answered && (x->cut || (expect && !strcasecmp(expect, "100-continue")) || length > DISCARD_MOST))
         return clb_exchange_go_on(x);
     return MHD_YES;
 }
@@ -246,10 +248,9 @@ static enum MHD_Result dispatch(clb_exchange *x)
 enum MHD_Result clb_http_on_request(void *h, struct MHD_Connection *m, const char *url, const char *method,
                                     const char *version, const char *upload, size_t *upload_size, void **context)
 {
-    (void)version;
     clb_exchange *const x = *context;
     if (!x)
-        return begin(h, m, url, method, context);
+        return begin(h, m, url, method, version, context);
     if (*upload_size) {
         const size_t n = *upload_size;
         *upload_size = 0;

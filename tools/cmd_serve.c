@@ -40,6 +40,7 @@ static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS,
                                             CLB_SET_serve_alias,
                                             CLB_SET_serve_keep_alive,
                                             CLB_SET_serve_log_requests,
+                                            CLB_SET_serve_log_level,
                                             CLB_SET_serve_drain_timeout,
                                             CLB_SET_serve_lora_dir,
                                             CLB_SET_COUNT};
@@ -187,6 +188,7 @@ static int run(clb_args *args, clb_error *err)
     };
     s.control = (clb_serve_control){
         .args = args, .app = &s.app, .drain_s = (uint32_t)clb_config_u64(s.config, CLB_SET_serve_drain_timeout)};
+    clb_serve_log_level(args, s.config);
     clb_serve_app_settings(&s.app, s.config);
     if (!s.app.model_name)
         CLB_GO(CLB_NOMEM(err, "the model's name"));

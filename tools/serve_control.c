@@ -29,7 +29,7 @@ static void reload(clb_serve_control *c)
     const clb_config *const old = c->config ? c->config : clb_args_config(c->args);
     int rc = clb_args_config_with(c->args, NULL, 0, "SIGHUP", &fresh, &err);
     if (!rc)
-        rc = clb_serve_reload(c->app, c->args->command, old, fresh, log, &err);
+        rc = clb_serve_reload(c->app, c->args, old, fresh, &err);
     if (rc) {
         clb_logf(log, COLIBRI_LOG_ERROR, "settings stay as they were: %s", err.msg);
         clb_config_destroy(fresh);

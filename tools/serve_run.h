@@ -20,9 +20,10 @@ int clb_serve_http_options(const clb_config *config, const clb_log *log, clb_htt
 void clb_serve_keys_free(clb_serve_keys *keys);
 /* What handlers read under the lock of the settings. */
 void clb_serve_app_settings(clb_app *app, const clb_config *config);
+/* How much is written to standard error. */
+void clb_serve_log_level(clb_args *args, const clb_config *config);
 /* Takes over what may change from one configuration to the next, and says so; what is not taken over is named. */
-int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config *old, const clb_config *fresh,
-                     const clb_log *log, clb_error *err);
+int clb_serve_reload(clb_app *app, clb_args *args, const clb_config *old, const clb_config *fresh, clb_error *err);
 
 /* serve_control.c: SIGTERM, SIGINT and SIGHUP come to a thread of their own, which is started before all others. */
 typedef struct clb_serve_control {

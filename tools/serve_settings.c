@@ -135,11 +135,20 @@ void clb_serve_app_settings(clb_app *app, const clb_config *config)
     pthread_mutex_unlock(app->settings_lock);
 }
 
+void clb_serve_log_level(clb_args *args, const clb_config *config)
+{
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    int level = 0;
+    while (level < COLIBRI_LOG_DEBUG && strcmp(clb_config_str(config, CLB_SET_serve_log_level), names[level]) != 0)
+        level++;
+    if (!clb_args_has(args, "quiet") && !clb_args_has(args, "verbose"))
+        clb_log_set_level(&args->log, level);
+}
+
 static bool may_change(enum clb_setting id)
 {
-    static const enum clb_setting fixed[] = {CLB_SET_serve_host,    CLB_SET_serve_port,  CLB_SET_serve_parallel,
-                                             CLB_SET_serve_queue,   CLB_SET_serve_slice, CLB_SET_serve_alias,
-                                             CLB_SET_serve_lora_dir};
+    static const enum clb_setting fixed[] = {CLB_SET_serve_host, CLB_SET_serve_port, CLB_SET_serve_parallel,
+                                             CLB_SET_serve_alias, CLB_SET_serve_lora_dir};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         if (fixed[i] == id)
             return false;
@@ -153,9 +162,9 @@ static void name(clb_buf *list, const clb_setting_info *info)
     (void)clb_buf_printf(list, NULL, "%s%s.%s", list->n ? ", " : "", info->section, info->key);
 }
 
-int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config *old, const clb_config *fresh,
-                     const clb_log *log, clb_error *err)
+int clb_serve_reload(clb_app *app, clb_args *args, const clb_config *old, const clb_config *fresh, clb_error *err)
 {
+    const clb_log *const log = clb_args_log(args);
     clb_http_options options;
     clb_serve_keys keys;
     clb_buf taken = {0}, kept = {0};
@@ -163,9 +172,12 @@ int clb_serve_reload(clb_app *app, const clb_command *command, const clb_config 
     CLB_GO(clb_serve_http_options(fresh, log, &options, &keys, err));
     CLB_GO(clb_http_reconfigure(app->http, &options, err));
     clb_serve_app_settings(app, fresh);
+    clb_serve_log_level(args, fresh);
+    clb_scheduler_set_limits(app->scheduler, (uint32_t)clb_config_u64(fresh, CLB_SET_serve_queue),
+                             clb_config_u64(fresh, CLB_SET_serve_slice) * 1000000u);
     for (int i = 0; i < CLB_SET_COUNT; i++) {
         const clb_setting_info info = clb_setting_get((enum clb_setting)i);
-        if (clb_command_takes(command, info.id) &&
+        if (clb_command_takes(args->command, info.id) &&
             strcmp(clb_config_text(old, info.id), clb_config_text(fresh, info.id)) != 0)
             name(may_change(info.id) ? &taken : &kept, &info);
     }

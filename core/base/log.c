@@ -3,9 +3,14 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+void clb_log_set_level(clb_log *log, int level)
+{
+    __atomic_store_n(&log->level, level, __ATOMIC_RELAXED);
+}
+
 void clb_logf(const clb_log *log, int level, const char *fmt, ...)
 {
-    if (!log || !log->write || level > log->level)
+    if (!log || !log->write || level > __atomic_load_n(&log->level, __ATOMIC_RELAXED))
         return;
     char line[1200];
     va_list args;

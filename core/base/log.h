@@ -11,13 +11,14 @@
 #include "colibri/plugin.h"
 
 typedef struct clb_log {
-    int level; /* lines above this level are dropped */
+    int level; /* lines above this level are dropped; clb_log_set_level while others write */
     void (*write)(void *ctx, int level, const char *line);
     /* Progress of a job that may take more than two seconds: done of total, unit of its own; NULL: none. */
     void (*progress)(void *ctx, const char *job, uint64_t done, uint64_t total);
     void *ctx;
 } clb_log;
 
+void clb_log_set_level(clb_log *log, int level);
 void clb_logf(const clb_log *log, int level, const char *fmt, ...) CLB_PRINTF(3, 4);
 void clb_progress(const clb_log *log, const char *job, uint64_t done, uint64_t total);
 

@@ -74,6 +74,7 @@ struct clb_scheduler {
     clb_request *queue, **queue_end;
     uint32_t n_queued;
     clb_sched_call *calls;
+    uint64_t slice_ns; /* what o.slice_ns becomes before the next pass */
     bool draining, over;
     clb_scheduler_stats stats;
     clb_slot_info *slots; /* [n_sequences] */

@@ -255,6 +255,9 @@ static void look_at_queue(clb_scheduler *s, bool stopping)
 {
     const uint64_t now = clb_now_ns();
     atomic_store(&s->newcomers, 0);
+    pthread_mutex_lock(&s->lock);
+    s->o.slice_ns = s->slice_ns;
+    pthread_mutex_unlock(&s->lock);
     for (;;) {
         clb_request *taken = NULL;
         bool starts = false;
@@ -388,6 +391,14 @@ void clb_scheduler_drain(clb_scheduler *s)
     sem_post(&s->wake);
 }
 
+void clb_scheduler_set_limits(clb_scheduler *s, uint32_t queue, uint64_t slice_ns)
+{
+    pthread_mutex_lock(&s->lock);
+    s->o.queue = queue;
+    s->slice_ns = slice_ns;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void clb_scheduler_stop(clb_scheduler *s)
 {
     atomic_store(&s->stop, true);
@@ -407,6 +418,7 @@ int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **o
     if (!s)
         return CLB_NOMEM(err, "scheduler");
     s->o = *options;
+    s->slice_ns = options->slice_ns;
     s->n_vocab = (uint32_t)n_vocab;
     s->n_free = options->n_sequences;
     s->queue_end = &s->queue;

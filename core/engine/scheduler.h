@@ -118,6 +118,9 @@ void clb_scheduler_stop(clb_scheduler *s);  /* [any-thread, async-signal-safe] c
 int clb_scheduler_call(clb_scheduler *s, int (*fn)(void *ctx, clb_engine *engine, clb_error *err), void *ctx,
                        clb_error *err);
 
+/* Takes over other values of these two options; who waits already stays. [any-thread] */
+void clb_scheduler_set_limits(clb_scheduler *s, uint32_t queue, uint64_t slice_ns);
+
 /* Figures as of the last pass; prompt_reused and kv_shared_bytes may be 250 ms older while requests run. [any-thread] */
 typedef struct clb_scheduler_stats {
     uint32_t running, reading, waiting; /* requests: generating, reading their prompt, in the queue */

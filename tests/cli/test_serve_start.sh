@@ -89,9 +89,13 @@ printf '[serve]\nport = 0\nmax-body = 1M\n[sampling]\ntemperature = 0.5\n' >"$WO
 serve_as --config "$WORK/serve.ini"
 get 200 /props
 body '"temperature":0.5'
-printf '[serve]\nport = 0\nmax-body = 2K\nparallel = 2\ncors-origins = https://chat.example\n[sampling]\ntemperature = 0.25\n[model]\nctx = 512\n' >"$WORK/serve.ini"
+malformed() { # libmicrohttpd says so to those who listen
+    curl -s -m 5 -o "$WORK/body" -H "Content-Length: x" "$URL/tokenize" -d '{}'
+}
+malformed
+printf '[serve]\nport = 0\nlog-level = debug\nqueue = 3\nslice = 50\nmax-body = 2K\nparallel = 2\ncors-origins = https://chat.example\n[sampling]\ntemperature = 0.25\n[model]\nctx = 512\n' >"$WORK/serve.ini"
 kill -HUP "$PID"
-log_has "changed: sampling.temperature, serve.cors-origins, serve.max-body"
+log_has "changed: sampling.temperature, serve.queue, serve.cors-origins, serve.max-body, serve.slice, serve.log-level"
 log_has "only a restart takes over: model.ctx, serve.parallel"
 get 200 /props
 body '"temperature":0.25'
@@ -99,6 +103,14 @@ body '"total_slots":4'
 get 413 /tokenize -d "{\"content\":\"$(printf 'x%.0s' $(seq 3000))\"}"
 get 200 /health -H "Origin: https://chat.example"
 head_has "Access-Control-Allow-Origin: https://chat.example"
+grep -q "debug: http" "$WORK/server.err" && fail "debug lines at the level of warnings: $(cat "$WORK/server.err")"
+malformed
+log_has "debug: http: "
+sed -i 's/debug/error/' "$WORK/serve.ini"
+kill -HUP "$PID"
+sleep 0.5
+malformed
+[ "$(grep -c "debug: http: Failed to parse" "$WORK/server.err")" = 1 ] || fail "debug lines at the level of errors: $(cat "$WORK/server.err")"
 printf '[serve]\nmax-boddy = 1\n' >"$WORK/serve.ini"
 kill -HUP "$PID"
 log_has "settings stay as they were"

@@ -492,7 +492,7 @@ static void refusals_name_their_reason(void **state)
     struct served d = {0};
     uint32_t ids[80];
     clb_error err;
-    clb_request *r = NULL, *first;
+    clb_request *r = NULL, *first, *second;
     begin(&d, SMALL, settings, 2, 1, 0);
     random_ids(d.e.engine, ids, 80, 1);
     clb_request_options o = plain(ids, 0, 4, 1);
@@ -515,18 +515,25 @@ static void refusals_name_their_reason(void **state)
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_BUSY); /* the queue holds one */
     assert_non_null(strstr(err.msg, "queue is full"));
     assert_null(r);
+    clb_scheduler_set_limits(d.s, 2, 0);
+    struct heard *h2 = listen_to(&o);
+    second = submit(&d, &o);
+    assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_BUSY);
     go(&d);
     wait_for(h, &h->done);
+    wait_for(h2, &h2->done);
     assert_int_equal(h->status, COLIBRI_OK);
     clb_scheduler_drain(d.s);
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_CANCELLED);
     clb_scheduler_stats stats;
     clb_scheduler_get_stats(d.s, &stats);
-    assert_int_equal(stats.submitted, 1);
-    assert_int_equal(stats.refused, 2);
+    assert_int_equal(stats.submitted, 2);
+    assert_int_equal(stats.refused, 3);
     finish(&d);
     clb_request_release(first);
+    clb_request_release(second);
     forget(h);
+    forget(h2);
 }
 
 static void cancels_end_their_own_request_only(void **state)

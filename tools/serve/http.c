@@ -17,7 +17,7 @@ static void mhd_says(void *ctx, const char *fmt, va_list args)
     char line[512];
     vsnprintf(line, sizeof line, fmt, args);
     line[strcspn(line, "\n")] = '\0';
-    clb_logf(&h->log, COLIBRI_LOG_DEBUG, "http: %s", line);
+    clb_logf(h->log, COLIBRI_LOG_DEBUG, "http: %s", line);
 }
 
 void clb_http_release(clb_http *h)
@@ -69,7 +69,7 @@ int clb_http_start(const clb_http_options *o, clb_http **out, clb_error *err)
     atomic_init(&h->refs, 1);
     pthread_mutex_init(&h->lock, NULL);
     init_condition(&h->changed);
-    h->log = o->log ? *o->log : (clb_log){0};
+    h->log = o->log;
     h->routes = o->routes;
     h->app = o->app;
     h->admit = o->admit;

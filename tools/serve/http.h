@@ -50,7 +50,7 @@ typedef struct clb_http_options {
     uint16_t port;                /* 0: any free one */
     const clb_http_route *routes; /* ends with method NULL; borrowed */
     void *app;
-    const clb_log *log;
+    const clb_log *log; /* lives as long as the server; NULL: silent */
     const char *const *api_keys; /* borrowed; compared in constant time; none: no key is asked for */
     size_t n_api_keys;
     const char *const *allowed_hosts; /* Host header values (without port) beside localhost, the loopback addresses and

@@ -108,7 +108,7 @@ struct clb_http {
     atomic_uint refs;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an exchange is over; work is there */
-    clb_log log;
+    const clb_log *log;
     const clb_http_route *routes;
     void *app;
     bool (*admit)(void *app, clb_exchange *x, const clb_http_route *route);

@@ -49,6 +49,7 @@ def chat_whole():
     # asked again, most of the prompt is known
     u = c.chat(RECALL, temperature=0)["usage"]
     assert 0 < u["prompt_tokens_details"]["cached_tokens"] < u["prompt_tokens"], u
+    assert u["completion_tokens_details"] == {"reasoning_tokens": 0}, u
     # the model's name may be any; the reply says which one it is
     assert c.chat("hi", max_tokens=1, model="gpt-4o")["model"] == o["model"] == c.chat("hi", max_tokens=1, model="")["model"]
     # without the prefix, too

@@ -289,6 +289,60 @@ static void a_chat_stream(void **state)
     assert_int_equal(n_events(), 9);
 }
 
+/* A piece of a choice's text with its tokens, which are of these lengths; `at` is the place of the first of them. */
+static void fake_tokens(uint32_t choice, const char *text, uint32_t at, const uint32_t *lengths)
+{
+    clb_token_info t[8] = {{0}};
+    size_t n = 0;
+    for (; lengths[n]; n++) {
+        t[n] = (clb_token_info){.text_offset = at, .n_bytes = lengths[n]};
+        at += lengths[n];
+    }
+    fake_event(0, (clb_request_event){.kind = CLB_EVENT_TEXT,
+                                      .choice = choice,
+                                      .text = text,
+                                      .n_text = strlen(text),
+                                      .tokens = t,
+                                      .n_tokens = n});
+}
+
+/* Tokens of thoughts are counted with their marks, wherever the pieces are cut. */
+static void thoughts_are_counted(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3,\"stream\":true,"
+        "\"stream_options\":{\"include_usage\":true}}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3,\"reasoning_format\":\"none\"}"};
+    for (int k = 0; k < 3; k++) {
+        chat(bodies[k]);
+        fake_tokens(0, "<think>hm", 0, (const uint32_t[]){7, 2, 0});
+        fake_tokens(0, "</think>Hel", 9, (const uint32_t[]){8, 3, 0});
+        fake_tokens(0, "lo", 20, (const uint32_t[]){2, 0});
+        fake_tokens(1, "Hi", 0, (const uint32_t[]){2, 0});
+        fake_tokens(2, "<think>\xc3\xa9 a", 0, (const uint32_t[]){7, 1, 1, 0}); /* " a" is the beginning of a token */
+        fake_tokens(2, "b</think>", 9, (const uint32_t[]){3, 8, 0});
+        fake_tokens(2, "x", 20, (const uint32_t[]){1, 0});
+        for (uint32_t i = 0; i < 3; i++)
+            fake_choice(0, i, CLB_FINISH_STOP, 5);
+        fake_done(0, COLIBRI_OK, "", 15);
+        json_t *r = k == 1 ? event(n_events() - 2) : answer();
+        assert_int_equal(json_integer_value(at(r, "usage.completion_tokens")), 15);
+        assert_true(json_is_integer(at(r, "usage.completion_tokens_details.reasoning_tokens")));
+        assert_int_equal(json_integer_value(at(r, "usage.completion_tokens_details.reasoning_tokens")),
+                         k == 2 ? 0 : 3 + 5);
+        if (k == 0) {
+            assert_text(r, "choices.0.message.reasoning_content", "hm");
+            assert_text(r, "choices.0.message.content", "Hello");
+            assert_text(r, "choices.2.message.reasoning_content", "\xc3\xa9 ab");
+            assert_text(r, "choices.2.message.content", "x");
+        }
+        json_decref(r);
+        reset(NULL);
+    }
+}
+
 /* With the older form: text, and where it is not asked for no usage, but times with the last chunk. */
 static void a_text_stream(void **state)
 {
@@ -647,6 +701,7 @@ int main(void)
         TEST(a_whole_reply),
         TEST(fields_reach_the_scheduler),
         TEST(a_chat_stream),
+        TEST(thoughts_are_counted),
         TEST(a_text_stream),
         TEST(errors_before_and_after_the_beginning),
         TEST(refusals_of_the_scheduler),

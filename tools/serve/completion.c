@@ -405,6 +405,12 @@ const clb_usage *clb_completion_usage(const clb_completion *c)
     return c->done ? &c->usage : &c->live;
 }
 
+void clb_completion_add_thoughts(clb_completion *c, uint64_t n_tokens)
+{
+    c->usage.n_thoughts += n_tokens;
+    c->live.n_thoughts += n_tokens;
+}
+
 bool clb_completion_done(const clb_completion *c)
 {
     return c->done;

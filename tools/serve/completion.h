@@ -72,6 +72,7 @@ typedef struct clb_choice {
 
 typedef struct clb_usage {
     uint64_t n_prompt, n_reused, n_generated; /* sums over the prompts, each counted once */
+    uint64_t n_thoughts;                      /* of the generated ones, as far as the shape tells */
     uint64_t queued_ns, prompt_ns, decode_ns; /* longest of the prompts */
 } clb_usage;
 
@@ -128,6 +129,7 @@ size_t clb_completion_n_choices(const clb_completion *c);
 clb_choice *clb_completion_choice(clb_completion *c, size_t i);
 /* As far as it is known; final in `end` and in the last `choice_end`. */
 const clb_usage *clb_completion_usage(const clb_completion *c);
+void clb_completion_add_thoughts(clb_completion *c, uint64_t n_tokens);
 /* All requests are done: usage is final. */
 bool clb_completion_done(const clb_completion *c);
 

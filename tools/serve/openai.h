@@ -3,11 +3,17 @@
 #define CLB_SERVE_OPENAI_H
 
 #include "serve/completion.h"
+#include "serve/tools.h"
 
 /* {"error": {"message", "type", "param", "code"}} with the status, and Retry-After where it is known. */
 void clb_openai_refuse(clb_exchange *x, const clb_refusal *r);
 /* The same as an event of a stream that has begun. */
 void clb_openai_stream_error(clb_completion *c, const clb_refusal *r, clb_json_buf *out);
+
+/* Feeds a piece of a choice's text to its parser, token by token; adds the tokens of thoughts, their marks included, to
+ * the completion's usage. *n_fed: bytes of the text before, 0 at first. */
+int clb_openai_feed(clb_completion *c, clb_reply_parser *parser, const char *text, size_t n,
+                    const clb_token_info *tokens, size_t n_tokens, size_t *n_fed, clb_error *err);
 
 /* What every body and chunk begins with:
  * {"id":"<prefix><exchange>","object":...,"created":...,"model":...,"system_fingerprint":..., */

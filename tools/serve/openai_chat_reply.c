@@ -15,6 +15,7 @@ struct chat_choice {
     clb_json_buf calls;       /* without a stream: elements of tool_calls */
     clb_json_buf arguments;   /* of the call that is being written */
     bool in_call;
+    size_t n_fed; /* bytes of the text that the parser has */
 };
 #define LOGPROBS(ch) (&(ch)->logprobs[0]) /* elements; in a stream those that no chunk has taken along */
 
@@ -235,7 +236,7 @@ static int text(clb_completion *c, clb_choice *ch, const char *t, size_t n, cons
         clb_openai_chat_logprobs(clb_completion_app(c)->engine->vocab, tokens, n_tokens, LOGPROBS(ch));
     s->out = out;
     if (s->parser)
-        return n ? clb_reply_parser_feed(s->parser, t, n, err) : COLIBRI_OK;
+        return clb_openai_feed(c, s->parser, t, n, tokens, n_tokens, &s->n_fed, err);
     const clb_piece all = {.kind = CLB_PIECE_CONTENT, .text = t, .n = n};
     return on_piece(s, &all, err);
 }

@@ -69,6 +69,33 @@ void clb_openai_head(const clb_completion *c, const char *prefix, const char *ob
     clb_jb_raw(out, ",\"system_fingerprint\":\"colibri-" COLIBRI_VERSION "\",");
 }
 
+int clb_openai_feed(clb_completion *c, clb_reply_parser *parser, const char *text, size_t n,
+                    const clb_token_info *tokens, size_t n_tokens, size_t *n_fed, clb_error *err)
+{
+    uint64_t n_thoughts = 0, n_waiting = 0; /* tokens that end within a character go with the next one */
+    size_t at = 0;
+    for (size_t i = 0; i <= n_tokens; i++) {
+        size_t end = n; /* what follows the last token is the beginning of one that is not complete */
+        if (i < n_tokens) {
+            n_waiting++;
+            const size_t upto = (size_t)tokens[i].text_offset + tokens[i].n_bytes;
+            end = upto > *n_fed + n ? n : upto > *n_fed + at ? upto - *n_fed : at;
+            if (end < n && ((unsigned char)text[end] & 0xc0) == 0x80)
+                continue;
+        }
+        const bool before = clb_reply_parser_thinks(parser);
+        if (end > at)
+            CLB_TRY(clb_reply_parser_feed(parser, text + at, end - at, err));
+        if (before || clb_reply_parser_thinks(parser))
+            n_thoughts += n_waiting;
+        n_waiting = 0;
+        at = end;
+    }
+    *n_fed += n;
+    clb_completion_add_thoughts(c, n_thoughts);
+    return COLIBRI_OK;
+}
+
 void clb_openai_usage(const clb_completion *c, clb_json_buf *out)
 {
     const clb_usage *u = clb_completion_usage(c);
@@ -80,6 +107,8 @@ void clb_openai_usage(const clb_completion *c, clb_json_buf *out)
     clb_jb_uint(out, u->n_prompt + u->n_generated);
     clb_jb_raw(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
     clb_jb_uint(out, u->n_reused);
+    clb_jb_raw(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":");
+    clb_jb_uint(out, u->n_thoughts);
     clb_jb_raw(out, "}}");
 }
 

@@ -338,6 +338,13 @@ int clb_reply_parser_finish(clb_reply_parser *p, clb_error *err)
     return p->buf.data && rest.n ? clb_put_content(p, rest.p, rest.n, err) : COLIBRI_OK;
 }
 
+bool clb_reply_parser_thinks(const clb_reply_parser *p)
+{
+    if (p->o.format->shape == CLB_SHAPE_HARMONY)
+        return p->o.reasoning && p->phase && strcmp(p->channel, "analysis") == 0;
+    return p->mode == CLB_MODE_THOUGHT;
+}
+
 uint32_t clb_reply_parser_calls(const clb_reply_parser *p)
 {
     return p->n_calls;

@@ -65,6 +65,8 @@ int clb_reply_parser_feed(clb_reply_parser *p, const char *text, size_t n, clb_e
 /* The text has ended: gives out what was held back. A call that is not closed is given as far as it was understood;
  * what was not understood at all is content. Nothing is dropped. */
 int clb_reply_parser_finish(clb_reply_parser *p, clb_error *err);
+/* The last of what was fed belongs to thoughts. */
+bool clb_reply_parser_thinks(const clb_reply_parser *p);
 /* Calls so far: with any, finish_reason is tool_calls rather than stop. */
 uint32_t clb_reply_parser_calls(const clb_reply_parser *p);
 

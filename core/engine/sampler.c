@@ -6,15 +6,11 @@
 #include <string.h>
 
 #include "colibri/numerics.h"
+#include "engine/sampler_select.h"
 
 /* See block_tops. */
 #define LANES 16u
 #define DEPTH 16u
-
-struct candidate {
-    float logit;
-    uint32_t id;
-};
 
 struct clb_sampler {
     clb_sampler_params params;
@@ -23,7 +19,7 @@ struct clb_sampler {
     uint32_t *window; /* ring of the last repeat_last_n tokens */
     uint32_t n_window, next;
     uint32_t *count; /* [n_vocab] occurrences in the window */
-    struct candidate *candidates;
+    struct clb_candidate *candidates;
     double *weights;
     float *tops; /* [n_vocab / 16] */
     float *bias; /* [n_vocab]; NULL: none */
@@ -132,78 +128,45 @@ static float penalised(const clb_sampler *s, uint32_t id, float logit)
     return logit - (float)count * (float)s->params.frequency_penalty - (float)s->params.presence_penalty;
 }
 
-static int by_logit(const void *a, const void *b)
-{
-    const struct candidate *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit > y->logit ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
 /* Moves the k best candidates to the front, sorted: a heap of the k best so far, then one sort. */
-static void sift_down(struct candidate *heap, size_t n, size_t i)
+static void sift_down(struct clb_candidate *heap, size_t n, size_t i)
 {
     for (;;) {
         size_t worst = i;
         const size_t l = 2 * i + 1, r = l + 1;
-        if (l < n && by_logit(&heap[l], &heap[worst]) > 0)
+        if (l < n && clb_by_logit(&heap[l], &heap[worst]) > 0)
             worst = l;
-        if (r < n && by_logit(&heap[r], &heap[worst]) > 0)
+        if (r < n && clb_by_logit(&heap[r], &heap[worst]) > 0)
             worst = r;
         if (worst == i)
             return;
-        const struct candidate t = heap[i];
+        const struct clb_candidate t = heap[i];
         heap[i] = heap[worst];
         heap[worst] = t;
         i = worst;
     }
 }
 
-static size_t keep_best(struct candidate *c, size_t n, size_t k)
+static size_t keep_best(struct clb_candidate *c, size_t n, size_t k)
 {
     if (k < n) {
         for (size_t i = k / 2; i-- > 0;)
             sift_down(c, k, i);
         for (size_t i = k; i < n; i++)
-            if (by_logit(&c[i], &c[0]) < 0) {
+            if (c[i].logit >= c[0].logit && clb_by_logit(&c[i], &c[0]) < 0) {
                 c[0] = c[i];
                 sift_down(c, k, 0);
             }
         n = k;
     }
-    qsort(c, n, sizeof *c, by_logit);
+    qsort(c, n, sizeof *c, clb_by_logit);
     return n;
-}
-
-/* Cuts a sorted list where the next candidate is out of the top-p mass or below min-p of the best. */
-static size_t cut(const clb_sampler *s, const struct candidate *c, size_t n, double *weights)
-{
-    double total = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        weights[i] = (double)colibri_expf(c[i].logit - c[0].logit);
-        total += weights[i];
-    }
-    size_t kept = n;
-    if (s->params.top_p < 1.0) {
-        double mass = 0.0;
-        for (size_t i = 0; i < n; i++) {
-            mass += weights[i] / total;
-            if (mass >= s->params.top_p) {
-                kept = i + 1;
-                break;
-            }
-        }
-    }
-    if (s->params.min_p > 0.0)
-        while (kept > 1 && weights[kept - 1] < s->params.min_p * weights[0])
-            kept--;
-    return kept;
 }
 
 /* All tokens that may be chosen, with what is sampled from; *best is the place of the largest. */
 static size_t gather(clb_sampler *s, const float *logits, const uint64_t *allowed, size_t *best)
 {
-    struct candidate *c = s->candidates;
+    struct clb_candidate *c = s->candidates;
     size_t n = 0;
     *best = 0;
     for (uint32_t id = 0; id < s->n_vocab; id++) {
@@ -214,7 +177,7 @@ static size_t gather(clb_sampler *s, const float *logits, const uint64_t *allowe
             logit += s->bias[id];
         if (!(logit == logit) || logit == -INFINITY)
             continue;
-        c[n] = (struct candidate){logit, id};
+        c[n] = (struct clb_candidate){logit, id};
         if (logit > c[*best].logit)
             *best = n;
         n++;
@@ -244,13 +207,13 @@ static void block_tops(const float *logits, uint32_t n_stretches, float *tops)
     }
 }
 
-static size_t add_best(struct candidate *c, size_t n, const float *logits, uint32_t id, float least, size_t *best)
+static size_t add_best(struct clb_candidate *c, size_t n, const float *logits, uint32_t id, float least, size_t *best)
 {
     const float logit = logits[id];
     if (!(logit >= least) || logit == -INFINITY)
         return n;
-    c[n] = (struct candidate){logit, id};
-    if (n && by_logit(&c[n], &c[*best]) < 0)
+    c[n] = (struct clb_candidate){logit, id};
+    if (n && clb_by_logit(&c[n], &c[*best]) < 0)
         *best = n;
     return n + 1;
 }
@@ -258,7 +221,7 @@ static size_t add_best(struct candidate *c, size_t n, const float *logits, uint3
 /* As gather, with the k best of them at least: all that are not below the k-th largest of the blocks' largest ones. */
 static size_t gather_best(clb_sampler *s, const float *logits, size_t k, size_t *best)
 {
-    struct candidate *const c = s->candidates;
+    struct clb_candidate *const c = s->candidates;
     const uint32_t n_stretches = s->n_vocab / (LANES * DEPTH);
     const uint32_t n_tops = n_stretches * LANES;
     float least = -INFINITY;
@@ -267,7 +230,7 @@ static size_t gather_best(clb_sampler *s, const float *logits, size_t k, size_t 
     block_tops(logits, n_stretches, s->tops);
     if (k <= n_tops) {
         for (uint32_t i = 0; i < n_tops; i++)
-            c[i] = (struct candidate){s->tops[i], i};
+            c[i] = (struct clb_candidate){s->tops[i], i};
         keep_best(c, n_tops, k);
         least = c[k - 1].logit;
     }
@@ -294,9 +257,10 @@ int clb_sampler_sample(clb_sampler *s, const float *logits, uint32_t *token, clb
 
 int clb_sampler_sample_masked(clb_sampler *s, const float *logits, const uint64_t *allowed, uint32_t *token, clb_error *err)
 {
-    struct candidate *c = s->candidates;
+    struct clb_candidate *c = s->candidates;
     const size_t k = s->params.temperature <= 0.0 ? 1 : s->params.top_k;
-    size_t best, n = k && is_plain(s, allowed) ? gather_best(s, logits, k, &best) : gather(s, logits, allowed, &best);
+    const bool quick = k && k < s->n_vocab / 2 && is_plain(s, allowed);
+    size_t best, n = quick ? gather_best(s, logits, k, &best) : gather(s, logits, allowed, &best);
     if (n == 0 && any_number(s, logits))
         return clb_fail(err, COLIBRI_E_LIMIT, "no token is left: the grammar or the logit biases forbid all of them");
     if (n == 0)
@@ -305,8 +269,10 @@ int clb_sampler_sample_masked(clb_sampler *s, const float *logits, const uint64_
         *token = c[best].id;
         return COLIBRI_OK;
     }
-    n = keep_best(c, n, s->params.top_k && s->params.top_k < n ? s->params.top_k : n);
-    n = cut(s, c, n, s->weights);
+    if (quick || (k && k < n))
+        n = clb_candidates_cut(c, keep_best(c, n, k < n ? k : n), s->params.top_p, s->params.min_p, s->weights);
+    else
+        n = clb_candidates_select(c, n, best, s->params.top_p, s->params.min_p, s->weights);
     const float inv_t = (float)(1.0 / s->params.temperature);
     double total = 0.0;
     for (size_t i = 0; i < n; i++) {

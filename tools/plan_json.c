@@ -46,6 +46,7 @@ static json_t *plan_json(const clb_plan *p)
                  {"kv_strategy_bytes", p->kv_strategy_bytes},
                  {"buffer_bytes", p->buffer_bytes},
                  {"read_buffer_bytes", p->staging_bytes},
+                 {"lora_bytes", p->lora_bytes},
                  {"mapped_bytes", p->mapped_bytes},
                  {"layers", p->n_layers},
                  {"resident_layers", p->resident_layers},

@@ -109,6 +109,9 @@ static void memory(const clb_plan_report *r)
     snprintf(what, sizeof what, "buffers for %u rows", e->plan_input.max_rows);
     line(p, what, p->buffer_bytes);
     line(p, "read buffers", p->staging_bytes);
+    snprintf(what, sizeof what, "LoRA adapters, %zu given, and their work space", e->adapters.n);
+    if (p->lora_bytes)
+        line(p, what, p->lora_bytes);
     line(p, "together", p->total_bytes);
     line(p, "left over", p->budget > p->total_bytes ? p->budget - p->total_bytes : 0);
     if (p->mapped_bytes)

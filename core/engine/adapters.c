@@ -10,7 +10,7 @@
 static clb_adapter *find(clb_adapters *a, uint32_t id)
 {
     for (size_t i = 0; i < a->n; i++)
-        if (a->items[i].lora->id == id && !a->items[i].leaving)
+        if (a->items[i].lora->id == id && clb_adapter_there(&a->items[i]))
             return &a->items[i];
     return NULL;
 }
@@ -26,7 +26,7 @@ static int no_such(const clb_adapters *a, uint32_t id, clb_error *err)
     char list[256] = "none is loaded";
     size_t at = 0;
     for (size_t i = 0; i < a->n && at < sizeof list - 16; i++)
-        if (!a->items[i].leaving)
+        if (clb_adapter_there(&a->items[i]))
             at += (size_t)snprintf(list + at, sizeof list - at, at ? ", %u" : "there are %u", a->items[i].lora->id);
     return clb_fail(err, COLIBRI_E_NOT_FOUND, "no LoRA adapter has the id %u: %s", id, list);
 }
@@ -42,7 +42,7 @@ static void set_defaults(clb_adapters *a)
 {
     a->defaults.n = 0;
     for (size_t i = 0; i < a->n && a->defaults.n < CLB_LORA_MOST; i++)
-        if (a->items[i].scale != 0.0f && !a->items[i].leaving) {
+        if (a->items[i].scale != 0.0f && clb_adapter_there(&a->items[i])) {
             a->defaults.use[a->defaults.n].lora = a->items[i].lora;
             a->defaults.use[a->defaults.n++].scale = a->items[i].scale;
         }
@@ -59,11 +59,22 @@ static int check_room(const clb_adapters *a, const clb_adapter *but, float scale
     return COLIBRI_OK;
 }
 
-int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path, float scale, uint32_t *id,
-                      clb_error *err)
+static int check_memory(const clb_adapters *a, const clb_lora *lora, clb_error *err)
+{
+    if (!a->limited || cost(a, lora) <= clb_adapters_room(a))
+        return COLIBRI_OK;
+    return clb_fail(err, COLIBRI_E_NOMEM,
+                    "%s and the work space for its rank of %u need %llu bytes, %llu of %llu are left (--lora-memory)",
+                    lora->path, lora->rank, (unsigned long long)cost(a, lora), (unsigned long long)clb_adapters_room(a),
+                    (unsigned long long)a->max_bytes);
+}
+
+int clb_adapters_expect(clb_adapters *a, const clb_model *model, clb_lora *lora, float scale, clb_error *err)
 {
     CLB_TRY(check_scale(scale, err));
     CLB_TRY(check_room(a, NULL, scale, err));
+    CLB_TRY(check_memory(a, lora, err));
+    CLB_TRY(clb_lora_bind(lora, model, err));
     if (a->n == a->cap) {
         const size_t cap = a->cap ? 2 * a->cap : 8;
         clb_adapter *const grown = realloc(a->items, cap * sizeof *grown);
@@ -72,24 +83,47 @@ int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path,
         a->items = grown;
         a->cap = cap;
     }
-    if (a->limited && a->bytes >= a->max_bytes)
-        return clb_fail(err, COLIBRI_E_NOMEM,
-                        "no memory is left for %s: adapters may take %llu bytes in all (--lora-memory)", path,
-                        (unsigned long long)a->max_bytes);
+    lora->id = a->next_id++;
+    a->bytes += cost(a, lora);
+    a->items[a->n++] = (clb_adapter){.lora = lora, .scale = scale, .coming = true};
+    return COLIBRI_OK;
+}
+
+void clb_adapters_admit(clb_adapters *a, const clb_lora *lora)
+{
+    for (size_t i = 0; i < a->n; i++)
+        if (a->items[i].lora == lora)
+            a->items[i].coming = false;
+    set_defaults(a);
+}
+
+static void take_out(clb_adapters *a, size_t i)
+{
+    a->bytes -= cost(a, a->items[i].lora);
+    memmove(&a->items[i], &a->items[i + 1], (a->n - i - 1) * sizeof *a->items);
+    a->n--;
+}
+
+void clb_adapters_forget(clb_adapters *a, const clb_lora *lora)
+{
+    for (size_t i = a->n; i-- > 0;)
+        if (a->items[i].lora == lora)
+            take_out(a, i);
+}
+
+int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path, float scale, uint32_t *id,
+                      clb_error *err)
+{
     clb_lora *lora;
-    CLB_TRY(clb_lora_open(model, path, clb_adapters_room(a), &lora, err));
-    if (a->limited && cost(a, lora) > clb_adapters_room(a)) {
-        const int rc = clb_fail(err, COLIBRI_E_NOMEM,
-                                "%s and the work space for its rank of %u need %llu bytes, %llu are left (--lora-memory)",
-                                path, lora->rank, (unsigned long long)cost(a, lora),
-                                (unsigned long long)clb_adapters_room(a));
+    CLB_TRY(clb_lora_look(model, path, &lora, err));
+    int rc = clb_adapters_expect(a, model, lora, scale, err);
+    if (!rc && (rc = clb_lora_read(lora, NULL, NULL, err)) != COLIBRI_OK)
+        clb_adapters_forget(a, lora);
+    if (rc) {
         clb_lora_close(lora);
         return rc;
     }
-    lora->id = a->next_id++;
-    a->bytes += cost(a, lora);
-    a->items[a->n++] = (clb_adapter){.lora = lora, .scale = scale};
-    set_defaults(a);
+    clb_adapters_admit(a, lora);
     *id = lora->id;
     return COLIBRI_OK;
 }
@@ -97,10 +131,9 @@ int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path,
 /* One that nobody uses goes. */
 static void drop(clb_adapters *a, size_t i)
 {
-    a->bytes -= cost(a, a->items[i].lora);
-    clb_lora_close(a->items[i].lora);
-    memmove(&a->items[i], &a->items[i + 1], (a->n - i - 1) * sizeof *a->items);
-    a->n--;
+    clb_lora *const lora = a->items[i].lora;
+    take_out(a, i);
+    clb_lora_close(lora);
 }
 
 int clb_adapters_unload(clb_adapters *a, uint32_t id, clb_error *err)
@@ -192,7 +225,7 @@ uint64_t clb_lora_set_hash(const clb_lora_set *set, uint64_t seed)
 /* ---- settings ---- */
 
 /* "FILE=SCALE"; a '=' that no number follows belongs to the name. */
-static int load_setting(clb_adapters *a, const clb_model *model, const char *text, clb_error *err)
+static int look_at_setting(clb_adapters *a, const clb_model *model, const char *text, clb_error *err)
 {
     const char *const equals = strrchr(text, '=');
     char *end = NULL;
@@ -206,9 +239,15 @@ static int load_setting(clb_adapters *a, const clb_model *model, const char *tex
         }
     }
     char *const path = strndup(text, n);
-    uint32_t id;
-    const int rc = path ? clb_adapters_load(a, model, path, scale, &id, err) : CLB_NOMEM(err, "an adapter");
+    clb_lora *lora = NULL;
+    int rc = path ? clb_lora_look(model, path, &lora, err) : CLB_NOMEM(err, "an adapter");
+    if (!rc)
+        rc = clb_adapters_expect(a, model, lora, scale, err);
     free(path);
+    if (rc)
+        clb_lora_close(lora);
+    else
+        clb_adapters_admit(a, lora);
     return rc;
 }
 
@@ -219,7 +258,7 @@ int clb_adapters_open(clb_adapters *a, const clb_model *model, uint32_t max_rows
     const size_t n = clb_config_list(config, CLB_SET_model_lora, &files);
     *a = (clb_adapters){.next_id = 1, .rank_bytes = clb_forward_lora_bytes(&model->hp, max_rows)};
     for (size_t i = 0; i < n; i++)
-        CLB_TRY(load_setting(a, model, files[i], err));
+        CLB_TRY(look_at_setting(a, model, files[i], err));
     const uint64_t later = clb_config_u64(config, CLB_SET_memory_lora_memory);
     a->max_bytes = a->bytes > later ? a->bytes : later;
     a->limited = true;
@@ -231,18 +270,19 @@ uint64_t clb_adapters_room(const clb_adapters *a)
     return a->max_bytes > a->bytes ? a->max_bytes - a->bytes : 0;
 }
 
-uint64_t clb_adapters_planned(const clb_adapters *a)
+int clb_adapters_read(clb_adapters *a, bool (*cancelled)(void *ctx), void *ctx, clb_error *err)
 {
-    uint64_t sum = clb_adapters_room(a);
     for (size_t i = 0; i < a->n; i++)
-        sum += a->rank_bytes * a->items[i].lora->rank;
-    return sum;
+        if (a->items[i].lora->file)
+            CLB_TRY(clb_lora_read(a->items[i].lora, cancelled, ctx, err));
+    return COLIBRI_OK;
 }
 
 void clb_adapters_close(clb_adapters *a)
 {
     for (size_t i = 0; i < a->n; i++)
-        clb_lora_close(a->items[i].lora);
+        if (!a->items[i].coming)
+            clb_lora_close(a->items[i].lora);
     free(a->items);
     *a = (clb_adapters){0};
 }

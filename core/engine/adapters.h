@@ -18,6 +18,7 @@ typedef struct clb_adapter {
     float scale;    /* of who names no adapters; 0: off */
     uint32_t users;
     bool leaving; /* unloaded, but in use */
+    bool coming;  /* its memory is promised, its file is being read: nobody sees it, and it is its reader's */
 } clb_adapter;
 
 typedef struct clb_adapters {
@@ -36,18 +37,29 @@ typedef struct clb_lora_use {
     float scale;
 } clb_lora_use;
 
-/* The configured ones ("FILE", "FILE=SCALE"), for a bound model and passes of max_rows rows. max_bytes becomes what they
- * take and --lora-memory, whichever is more. */
+/* Looks at the configured ones ("FILE", "FILE=SCALE"), for a bound model and passes of max_rows rows: what they need is
+ * known (max_bytes: that, or --lora-memory if it is more), nothing is read. */
 int clb_adapters_open(clb_adapters *a, const clb_model *model, uint32_t max_rows, const clb_config *config,
                       clb_error *err);
+/* Reads them, once the plan has room for max_bytes. */
+int clb_adapters_read(clb_adapters *a, bool (*cancelled)(void *ctx), void *ctx, clb_error *err);
 void clb_adapters_close(clb_adapters *a);
-uint64_t clb_adapters_planned(const clb_adapters *a); /* bytes that are promised to them and not taken yet */
 uint64_t clb_adapters_room(const clb_adapters *a); /* bytes that more of them may take */
 
-/* A file that is loaded already is another adapter with another id. LIMIT beyond CLB_LORA_MOST that are on by default.
- */
+/* In three steps, so that passes go on while a file is read: clb_lora_look by any thread; `expect` keeps memory for it and
+ * gives it its id (NOMEM if it does not fit, LIMIT beyond CLB_LORA_MOST that are on by default: it remains the caller's to
+ * close); clb_lora_read by any thread; then `admit`, or, if that failed, `forget`. A file that is loaded already is another
+ * adapter with another id. */
+int clb_adapters_expect(clb_adapters *a, const clb_model *model, clb_lora *lora, float scale, clb_error *err);
+void clb_adapters_admit(clb_adapters *a, const clb_lora *lora);
+void clb_adapters_forget(clb_adapters *a, const clb_lora *lora); /* remains the caller's to close */
+/* All of it. */
 int clb_adapters_load(clb_adapters *a, const clb_model *model, const char *path, float scale, uint32_t *id,
                       clb_error *err);
+static inline bool clb_adapter_there(const clb_adapter *x)
+{
+    return !x->leaving && !x->coming;
+}
 /* NOT_FOUND names the ids that exist. */
 int clb_adapters_unload(clb_adapters *a, uint32_t id, clb_error *err);
 bool clb_adapters_has(clb_adapters *a, uint32_t id);

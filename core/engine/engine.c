@@ -131,7 +131,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .mapped = strcmp(clb_config_str(config, CLB_SET_store_mode), "mmap") == 0,
         .resident_layers = (uint32_t)clb_config_u64(config, CLB_SET_store_resident_layers),
         .prefetch_depth = (uint32_t)clb_config_u64(config, CLB_SET_store_prefetch_depth),
-        .lora_bytes = clb_adapters_planned(&e->adapters),
+        .lora_bytes = e->adapters.max_bytes,
     };
     const clb_kv_seq_options sequence = sequence_options(e, &e->kv_choice, e->kv_budget);
     CLB_TRY(clb_kv_demand_make(&e->kv_layout, &sequence, &e->plan_input.kv_demand, err));
@@ -150,6 +150,7 @@ static int load(clb_engine *e, const clb_engine_options *options, clb_error *err
     clb_plan_log(&e->plan, e->log);
     if (options->planned)
         CLB_TRY(options->planned(options->planned_ctx, &e->plan, err));
+    CLB_TRY(clb_adapters_read(&e->adapters, options->cancelled, options->cancelled_ctx, err));
     clb_store_settings owned = {0};
     int rc = COLIBRI_OK;
     clb_model_load_options load_options = {

@@ -29,11 +29,16 @@ static const struct target targets[] = {
     {"ffn_down_exps.weight", CLB_LORA_EXPERT_DOWN},
 };
 
+/* Where a part lies. */
+struct clb_lora_source {
+    const clb_gguf_tensor *t[2]; /* A, B */
+    const struct colibri_format *format[2];
+};
+
 struct reader {
     const clb_model *model;
     const clb_gguf *g;
     clb_lora *lora;
-    uint64_t max_bytes;
     clb_error *err;
 };
 
@@ -80,32 +85,14 @@ static const clb_matrix *base_of(const clb_model *model, uint32_t il, enum clb_l
     return w && w->tensor ? &w->m : NULL;
 }
 
+static size_t n_places(const clb_lora *lora)
+{
+    return (size_t)lora->n_layers * CLB_LORA_TARGETS;
+}
+
 static bool is_expert(enum clb_lora_target target)
 {
     return target >= CLB_LORA_EXPERT_GATE;
-}
-
-/* All values of a tensor as floats, in the file's order; free() them. */
-static int read_floats(const struct reader *r, const clb_gguf_tensor *t, float **out)
-{
-    const struct colibri_format *format = clb_registry_format(r->model->registry, t->type, r->err);
-    if (!format)
-        return clb_context(r->err, "tensor %s", t->name.p);
-    if (t->packed || t->expert_stride || t->ne[0] % format->block_elems)
-        return clb_fail(r->err, COLIBRI_E_FORMAT, "tensor %s does not have plain rows", t->name.p);
-    float *const values = malloc((size_t)t->n_elems * sizeof *values);
-    void *const bytes = malloc((size_t)t->n_bytes);
-    int rc = values && bytes ? COLIBRI_OK : CLB_NOMEM(r->err, "an adapter");
-    if (!rc)
-        rc = clb_gguf_read(r->g, t, 0, bytes, (size_t)t->n_bytes, r->err);
-    if (!rc)
-        format->dequantize(bytes, values, (size_t)t->n_elems);
-    free(bytes);
-    if (rc)
-        free(values);
-    else
-        *out = values;
-    return rc;
 }
 
 static int wrong(const struct reader *r, const clb_gguf_tensor *t, const char *want)
@@ -130,49 +117,26 @@ static int check_shapes(const struct reader *r, const clb_gguf_tensor *a, const 
     return COLIBRI_OK;
 }
 
-/* B is read by rows of outputs, and added by columns: turned once here. */
-static void turn(const float *b, float *out, size_t n_out, size_t rank)
-{
-    for (size_t o = 0; o < n_out; o++)
-        for (size_t k = 0; k < rank; k++)
-            out[k * n_out + o] = b[o * rank + k];
-}
-
-static int read_part(struct reader *r, const clb_gguf_tensor *a, const clb_gguf_tensor *b, uint32_t il,
-                     enum clb_lora_target target)
+static int look_at_part(struct reader *r, const clb_gguf_tensor *a, const clb_gguf_tensor *b, uint32_t il,
+                        enum clb_lora_target target)
 {
     const clb_matrix *base = base_of(r->model, il, target);
-    clb_lora_part *part = &r->lora->parts[(size_t)il * CLB_LORA_TARGETS + target];
+    const size_t at = (size_t)il * CLB_LORA_TARGETS + target;
+    clb_lora_part *part = &r->lora->parts[at];
     const uint64_t n_experts = is_expert(target) ? r->model->hp.n_experts : 1;
     if (!base)
         return clb_fail(r->err, COLIBRI_E_FORMAT, "adapter tensor %s: the model has no such weight", a->name.p);
     if (part->rank)
         return clb_fail(r->err, COLIBRI_E_FORMAT, "adapter tensor %s: this weight is changed twice", a->name.p);
     CLB_TRY(check_shapes(r, a, b, base, n_experts));
-    const uint32_t rank = (uint32_t)a->ne[1];
-    r->lora->bytes += (a->n_elems + b->n_elems) * sizeof(float);
-    if (r->max_bytes && r->lora->bytes > r->max_bytes)
-        return clb_fail(r->err, COLIBRI_E_NOMEM,
-                        "%s needs more than the %llu bytes that are left for adapters (--lora-memory)", r->lora->path,
-                        (unsigned long long)r->max_bytes);
-    CLB_TRY(clb_matrix_bind(r->model->registry, TYPE_F32, rank, base->n_cols, a->name.p, &part->a, r->err));
-    part->rank = rank;
+    part->rank = (uint32_t)a->ne[1];
     part->n_out = base->n_rows;
-    part->a_stride = (size_t)rank * base->n_cols;
-    float *values;
-    CLB_TRY(read_floats(r, a, &values));
-    part->a.data = values;
-    part->b = malloc((size_t)b->n_elems * sizeof *part->b);
-    if (!part->b)
-        return CLB_NOMEM(r->err, "an adapter");
-    CLB_TRY(read_floats(r, b, &values));
-    const size_t one = (size_t)part->n_out * rank;
-    for (size_t e = 0; e < n_experts; e++)
-        turn(values + e * one, part->b + e * one, part->n_out, rank);
-    free(values);
+    part->a_stride = (size_t)part->rank * base->n_cols;
+    r->lora->sources[at] = (struct clb_lora_source){.t = {a, b}};
+    r->lora->bytes += (a->n_elems + b->n_elems) * sizeof(float);
     r->lora->n_parts++;
-    if (rank > r->lora->rank)
-        r->lora->rank = rank;
+    if (part->rank > r->lora->rank)
+        r->lora->rank = part->rank;
     return COLIBRI_OK;
 }
 
@@ -205,7 +169,7 @@ static bool parse_name(clb_str name, uint32_t *il, enum clb_lora_target *target)
     return false;
 }
 
-static int read_tensor(struct reader *r, const clb_gguf_tensor *t)
+static int look_at_tensor(struct reader *r, const clb_gguf_tensor *t)
 {
     char other[160];
     uint32_t il;
@@ -219,7 +183,7 @@ static int read_tensor(struct reader *r, const clb_gguf_tensor *t)
     if (!pair)
         return clb_fail(r->err, COLIBRI_E_FORMAT, "adapter tensor %s has no %s", t->name.p, other);
     if (!is_a)
-        return COLIBRI_OK; /* read with its A */
+        return COLIBRI_OK; /* looked at with its A */
     if (!parse_name(t->name, &il, &target))
         return clb_fail(
             r->err, COLIBRI_E_UNSUPPORTED,
@@ -228,7 +192,7 @@ static int read_tensor(struct reader *r, const clb_gguf_tensor *t)
     if (il >= r->lora->n_layers)
         return clb_fail(r->err, COLIBRI_E_FORMAT, "adapter tensor %s: the model has %u layers", t->name.p,
                         r->lora->n_layers);
-    return read_part(r, t, pair, il, target);
+    return look_at_part(r, t, pair, il, target);
 }
 
 static int demand(const struct reader *r, const char *key, const char *want)
@@ -244,7 +208,7 @@ static int demand(const struct reader *r, const char *key, const char *want)
     return COLIBRI_OK;
 }
 
-static int read_all(struct reader *r)
+static int look_at_all(struct reader *r)
 {
     clb_str name;
     CLB_TRY(demand(r, "general.type", "adapter"));
@@ -260,11 +224,12 @@ static int read_all(struct reader *r)
         r->lora->name = strndup(name.p, name.n);
     else
         r->lora->name = strdup(strrchr(r->lora->path, '/') ? strrchr(r->lora->path, '/') + 1 : r->lora->path);
-    r->lora->parts = calloc((size_t)r->lora->n_layers * CLB_LORA_TARGETS, sizeof *r->lora->parts);
-    if (!r->lora->name || !r->lora->parts)
+    r->lora->parts = calloc(n_places(r->lora), sizeof *r->lora->parts);
+    r->lora->sources = calloc(n_places(r->lora), sizeof *r->lora->sources);
+    if (!r->lora->name || !r->lora->parts || !r->lora->sources)
         return CLB_NOMEM(r->err, "an adapter");
     for (uint64_t i = 0; i < clb_gguf_n_tensors(r->g); i++)
-        CLB_TRY(read_tensor(r, clb_gguf_tensor_at(r->g, i)));
+        CLB_TRY(look_at_tensor(r, clb_gguf_tensor_at(r->g, i)));
     if (!r->lora->n_parts)
         return clb_fail(r->err, COLIBRI_E_FORMAT, "%s has no tensors", r->lora->path);
     return COLIBRI_OK;
@@ -276,24 +241,30 @@ static bool geometry(void *ctx, uint32_t type, uint32_t *block_elems, uint32_t *
     return clb_gguf_known_geometry(NULL, type, block_elems, block_bytes);
 }
 
-int clb_lora_open(const clb_model *model, const char *path, uint64_t max_bytes, clb_lora **out, clb_error *err)
+int clb_lora_look(const clb_model *model, const char *path, clb_lora **out, clb_error *err)
+{
+    clb_gguf *g;
+    *out = NULL;
+    CLB_TRY(clb_gguf_open(path, geometry, NULL, &g, err));
+    return clb_lora_look_in(model, g, path, out, err);
+}
+
+int clb_lora_look_in(const clb_model *model, clb_gguf *file, const char *path, clb_lora **out, clb_error *err)
 {
     clb_error local;
-    struct reader r = {.model = model, .max_bytes = max_bytes, .err = err ? err : &local};
-    clb_gguf *g = NULL;
+    struct reader r = {.model = model, .g = file, .err = err ? err : &local};
     *out = NULL;
     r.lora = calloc(1, sizeof *r.lora);
-    if (!r.lora)
+    if (!r.lora) {
+        clb_gguf_close(file);
         return CLB_NOMEM(err, "an adapter");
+    }
+    r.lora->file = file;
     r.lora->n_layers = model->hp.n_layers;
     r.lora->path = strdup(path);
-    int rc = r.lora->path ? clb_gguf_open(path, geometry, NULL, &g, r.err) : CLB_NOMEM(err, "an adapter");
-    r.g = g;
+    int rc = r.lora->path ? look_at_all(&r) : CLB_NOMEM(err, "an adapter");
     if (!rc)
-        rc = read_all(&r);
-    if (!rc)
-        rc = clb_gguf_identity(g, r.lora->identity, r.err);
-    clb_gguf_close(g);
+        rc = clb_gguf_identity(file, r.lora->identity, r.err);
     if (rc)
         clb_lora_close(r.lora);
     else
@@ -301,14 +272,157 @@ int clb_lora_open(const clb_model *model, const char *path, uint64_t max_bytes, 
     return rc;
 }
 
+static int bind_tensor(const clb_model *model, const clb_gguf_tensor *t, const struct colibri_format **out,
+                       clb_error *err)
+{
+    *out = clb_registry_format(model->registry, t->type, err);
+    if (!*out)
+        return clb_context(err, "tensor %s", t->name.p);
+    if (t->packed || t->expert_stride || t->ne[0] % (*out)->block_elems)
+        return clb_fail(err, COLIBRI_E_FORMAT, "tensor %s does not have plain rows", t->name.p);
+    return COLIBRI_OK;
+}
+
+int clb_lora_bind(clb_lora *lora, const clb_model *model, clb_error *err)
+{
+    clb_error local;
+    err = err ? err : &local;
+    for (size_t i = 0; i < n_places(lora); i++) {
+        clb_lora_part *const part = &lora->parts[i];
+        struct clb_lora_source *const from = &lora->sources[i];
+        if (!part->rank)
+            continue;
+        CLB_TRY(bind_tensor(model, from->t[0], &from->format[0], err));
+        CLB_TRY(bind_tensor(model, from->t[1], &from->format[1], err));
+        CLB_TRY(clb_matrix_bind(model->registry, TYPE_F32, part->rank, (uint32_t)from->t[0]->ne[0],
+                                from->t[0]->name.p, &part->a, err));
+    }
+    return COLIBRI_OK;
+}
+
+int clb_lora_open(const clb_model *model, const char *path, uint64_t max_bytes, clb_lora **out, clb_error *err)
+{
+    clb_lora *lora;
+    *out = NULL;
+    CLB_TRY(clb_lora_look(model, path, &lora, err));
+    int rc = COLIBRI_OK;
+    if (max_bytes && lora->bytes > max_bytes)
+        rc = clb_fail(err, COLIBRI_E_NOMEM, "%s needs %llu bytes, %llu are left for adapters (--lora-memory)", path,
+                      (unsigned long long)lora->bytes, (unsigned long long)max_bytes);
+    if (!rc)
+        rc = clb_lora_bind(lora, model, err);
+    if (!rc)
+        rc = clb_lora_read(lora, NULL, NULL, err);
+    if (rc)
+        clb_lora_close(lora);
+    else
+        *out = lora;
+    return rc;
+}
+
+/* ---- data ---- */
+
+#define CHUNK_FLOATS ((size_t)65536)
+
+struct chunk {
+    const clb_gguf *g;
+    float *values;
+    void *bytes;
+    bool (*cancelled)(void *ctx);
+    void *ctx;
+};
+
+/* Rows [first, first + n) as floats. */
+static int read_rows(const struct chunk *c, const clb_gguf_tensor *t, const struct colibri_format *format, size_t first,
+                     size_t n, float *out, clb_error *err)
+{
+    const size_t row_bytes = (size_t)t->ne[0] / format->block_elems * format->block_bytes;
+    if (c->cancelled && c->cancelled(c->ctx))
+        return clb_fail(err, COLIBRI_E_CANCELLED, "stopped while an adapter was read");
+    CLB_TRY(clb_gguf_read(c->g, t, first * row_bytes, c->bytes, n * row_bytes, err));
+    format->dequantize(c->bytes, out, n * (size_t)t->ne[0]);
+    return COLIBRI_OK;
+}
+
+static size_t chunk_rows(const clb_gguf_tensor *t)
+{
+    return t->ne[0] < CHUNK_FLOATS ? CHUNK_FLOATS / (size_t)t->ne[0] : 1;
+}
+
+static int read_a(const struct chunk *c, const struct clb_lora_source *from, float *out, clb_error *err)
+{
+    const clb_gguf_tensor *t = from->t[0];
+    const size_t n_rows = (size_t)(t->ne[1] * t->ne[2]), most = chunk_rows(t);
+    for (size_t row = 0; row < n_rows; row += most) {
+        const size_t n = n_rows - row < most ? n_rows - row : most;
+        CLB_TRY(read_rows(c, t, from->format[0], row, n, out + row * (size_t)t->ne[0], err));
+    }
+    return COLIBRI_OK;
+}
+
+/* B lies by rows of outputs, and is added by columns: turned once here. */
+static int read_b(const struct chunk *c, const struct clb_lora_source *from, float *out, clb_error *err)
+{
+    const clb_gguf_tensor *t = from->t[1];
+    const size_t rank = (size_t)t->ne[0], n_out = (size_t)t->ne[1], most = chunk_rows(t);
+    for (size_t e = 0; e < t->ne[2]; e++, out += n_out * rank)
+        for (size_t row = 0; row < n_out; row += most) {
+            const size_t n = n_out - row < most ? n_out - row : most;
+            CLB_TRY(read_rows(c, t, from->format[1], e * n_out + row, n, c->values, err));
+            for (size_t k = 0; k < rank; k++)
+                for (size_t o = 0; o < n; o++)
+                    out[k * n_out + row + o] = c->values[o * rank + k];
+        }
+    return COLIBRI_OK;
+}
+
+static int read_part(struct chunk *c, const struct clb_lora_source *from, clb_lora_part *part, clb_error *err)
+{
+    size_t bytes = 0, floats = CHUNK_FLOATS;
+    for (int i = 0; i < 2; i++) {
+        const size_t row = (size_t)from->t[i]->ne[0];
+        const size_t all = chunk_rows(from->t[i]) * (row / from->format[i]->block_elems * from->format[i]->block_bytes);
+        bytes = all > bytes ? all : bytes;
+        floats = row > floats ? row : floats;
+    }
+    float *const a = malloc((size_t)from->t[0]->n_elems * sizeof *a);
+    part->a.data = a;
+    part->b = malloc((size_t)from->t[1]->n_elems * sizeof *part->b);
+    c->values = malloc(floats * sizeof *c->values);
+    c->bytes = malloc(bytes);
+    int rc = a && part->b && c->values && c->bytes ? COLIBRI_OK : CLB_NOMEM(err, "an adapter");
+    if (!rc)
+        rc = read_a(c, from, a, err);
+    if (!rc)
+        rc = read_b(c, from, part->b, err);
+    free(c->values);
+    free(c->bytes);
+    return rc;
+}
+
+int clb_lora_read(clb_lora *lora, bool (*cancelled)(void *ctx), void *ctx, clb_error *err)
+{
+    struct chunk c = {.g = lora->file, .cancelled = cancelled, .ctx = ctx};
+    for (size_t i = 0; i < n_places(lora); i++)
+        if (lora->parts[i].rank)
+            CLB_TRY(read_part(&c, &lora->sources[i], &lora->parts[i], err));
+    clb_gguf_close(lora->file);
+    free(lora->sources);
+    lora->file = NULL;
+    lora->sources = NULL;
+    return COLIBRI_OK;
+}
+
 void clb_lora_close(clb_lora *lora)
 {
     if (!lora)
         return;
-    for (size_t i = 0; lora->parts && i < (size_t)lora->n_layers * CLB_LORA_TARGETS; i++) {
+    for (size_t i = 0; lora->parts && i < n_places(lora); i++) {
         free((void *)lora->parts[i].a.data);
         free(lora->parts[i].b);
     }
+    clb_gguf_close(lora->file);
+    free(lora->sources);
     free(lora->parts);
     free(lora->name);
     free(lora->path);

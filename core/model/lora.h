@@ -36,7 +36,9 @@ typedef struct clb_lora_part {
     uint32_t n_out;
 } clb_lora_part;
 
-/* An open adapter. Immutable: [any-thread]. */
+struct clb_lora_source;
+
+/* An open adapter. Immutable once read: [any-thread]. */
 typedef struct clb_lora {
     char *name; /* general.name, or the file's */
     char *path;
@@ -47,10 +49,22 @@ typedef struct clb_lora {
     uint32_t n_layers, n_parts;
     uint64_t bytes;       /* of memory */
     clb_lora_part *parts; /* [n_layers][CLB_LORA_TARGETS] */
+    clb_gguf *file;       /* until it is read, with where parts lie in it: */
+    struct clb_lora_source *sources; /* [n_layers][CLB_LORA_TARGETS] */
 } clb_lora;
 
-/* FORMAT (not an adapter of this model: what differs), UNSUPPORTED (weights that cannot be changed, by name), NOMEM
- * (more than max_bytes; 0: no limit). */
+/* A file is opened in three steps, so that the engine computes on while it is read.
+ *
+ * Names, shapes and sizes: all but the parts' data, which is not read. Of the model it takes what binding has fixed.
+ * FORMAT (not an adapter of this model: what differs), UNSUPPORTED (weights that cannot be changed, by name). [any-thread] */
+int clb_lora_look(const clb_model *model, const char *path, clb_lora **out, clb_error *err);
+/* The same of an open file, which is the adapter's from now on, or closed if this fails. */
+int clb_lora_look_in(const clb_model *model, clb_gguf *file, const char *path, clb_lora **out, clb_error *err);
+/* Formats and kernels. [engine-thread] */
+int clb_lora_bind(clb_lora *lora, const clb_model *model, clb_error *err);
+/* The data; closes the file. `cancelled` may be NULL. IO, NOMEM, CANCELLED. [any-thread] */
+int clb_lora_read(clb_lora *lora, bool (*cancelled)(void *ctx), void *ctx, clb_error *err);
+/* All of it, if it takes no more than max_bytes (0: no limit; else NOMEM, before anything is read). [engine-thread] */
 int clb_lora_open(const clb_model *model, const char *path, uint64_t max_bytes, clb_lora **out, clb_error *err);
 void clb_lora_close(clb_lora *lora);
 

@@ -48,7 +48,7 @@ uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)
     const uint64_t logits = clb_sat_mul(in->n_sequences, (uint64_t)hp->n_vocab * sizeof(float));
     const uint32_t n_kv = in->kv_positions > in->kv_demand.longest ? in->kv_positions : in->kv_demand.longest;
     const uint64_t rows = clb_forward_bytes(hp, max_rows, n_kv, in->n_workers);
-    return clb_sat_add(clb_sat_add(clb_sat_add(clb_sat_add(rows, work), logits), in->policy_bytes), in->lora_bytes);
+    return clb_sat_add(clb_sat_add(clb_sat_add(rows, work), logits), in->policy_bytes);
 }
 
 /* ---- the dense part --------------------------------------------------------------------------------------- */
@@ -110,6 +110,7 @@ static void fixed_parts(const clb_plan_input *in, uint64_t resident, clb_plan *p
     p->kv_bytes = clb_plan_kv_bytes(in, in->kv_positions);
     p->kv_strategy_bytes = clb_plan_kv_strategy_bytes(in, in->kv_positions);
     p->buffer_bytes = clb_plan_buffer_bytes(in, in->max_rows);
+    p->lora_bytes = in->lora_bytes;
     const uint64_t staging = sizes.widest_group > STAGING_PER_WORKER ? sizes.widest_group : STAGING_PER_WORKER;
     p->staging_bytes = clb_sat_mul(in->n_workers, staging);
     p->n_layers = p->resident_layers = model->hp.n_layers;
@@ -145,7 +146,8 @@ static void stream_one_more(const clb_plan_input *in, const clb_plan *all, uint3
 static uint64_t without_slots(const clb_plan *p)
 {
     const uint64_t parts[] = {p->base_bytes,        p->embedding_bytes, p->dense_bytes,   p->kv_bytes,
-                              p->kv_strategy_bytes, p->buffer_bytes,    p->staging_bytes, p->stream_bytes};
+                              p->kv_strategy_bytes, p->buffer_bytes,    p->staging_bytes, p->stream_bytes,
+                              p->lora_bytes};
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         sum = clb_sat_add(sum, parts[i]);

@@ -34,7 +34,7 @@ typedef struct clb_plan_input {
     bool layer_pools;         /* every MoE layer has its own slots, equally many in all layers of a size class */
     bool mapped;              /* matrices that can be multiplied in place in the file are not copied */
     uint32_t resident_layers; /* 0: as many as fit */
-    uint64_t lora_bytes;      /* for adapters that may be loaded later */
+    uint64_t lora_bytes;      /* for adapters, those that may be loaded later included, and what passes need for them */
     uint64_t policy_bytes;    /* what the expert policy keeps */
     uint32_t prefetch_depth;  /* layers read ahead of the one that is multiplied; 0 counts as 1 */
 } clb_plan_input;
@@ -53,6 +53,7 @@ typedef struct clb_plan {
     uint64_t kv_bytes;          /* pages */
     uint64_t kv_strategy_bytes; /* their tables, and what the KV strategy wants */
     uint64_t buffer_bytes, staging_bytes;
+    uint64_t lora_bytes; /* adapters, and what passes need for them */
     uint64_t slot_bytes;  /* all expert slots */
     uint64_t total_bytes; /* of everything above but mapped_bytes, and of stream_bytes */
     uint32_t n_classes;

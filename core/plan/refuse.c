@@ -81,7 +81,7 @@ static void advise(const clb_plan_input *in, const clb_plan *p, uint64_t safe_ne
         const uint64_t whole = clb_sat_add(clb_sat_add(all->base_bytes, all->embedding_bytes),
                                            clb_sat_add(clb_sat_add(all->dense_bytes, all->kv_bytes),
                                                        clb_sat_add(clb_sat_add(all->buffer_bytes, all->staging_bytes),
-                                                                   all->kv_strategy_bytes)));
+                                                                   clb_sat_add(all->kv_strategy_bytes, all->lora_bytes))));
         const uint64_t with_slots = clb_sat_add(whole, clb_sat_add(p->slot_bytes, safe_need - p->total_bytes));
         if (mib_up(with_slots) > mib_up(safe_need))
             n += (size_t)snprintf(out + n, size - n,
@@ -111,20 +111,22 @@ int clb_plan_refuse(const clb_plan_input *in, const clb_plan *least, const clb_p
         return clb_fail(err, COLIBRI_E_NOMEM, "the model's sizes add up to more memory than any machine has");
     const uint64_t parts[] = {p->embedding_bytes + p->dense_bytes + p->stream_bytes, p->slot_bytes,
                               p->kv_bytes + p->kv_strategy_bytes,
-                              p->buffer_bytes + p->staging_bytes, p->base_bytes};
-    unsigned long long mib[5];
-    const unsigned long long need = shares(parts, mib, 5, p->total_bytes);
+                              p->buffer_bytes + p->staging_bytes, p->base_bytes, p->lora_bytes};
+    unsigned long long mib[6];
+    const unsigned long long need = shares(parts, mib, 6, p->total_bytes);
     const uint64_t safe_need =
         clb_sat_add(p->total_bytes - p->base_bytes, clb_plan_base(clb_sat_add(resident, ADVICE_NOISE)));
-    char advice[400], budget[24], from[80] = "";
+    char advice[400], budget[24], from[80] = "", adapters[48] = "";
     advise(in, p, safe_need, all, advice, sizeof advice);
     if (p->budget_is_default)
         snprintf(from, sizeof from, " (%u %% of what is free)", p->share);
     else if (p->limited_by)
         snprintf(from, sizeof from, " (by %s)", clb_memory_limit_text(p->limited_by));
+    if (p->lora_bytes)
+        snprintf(adapters, sizeof adapters, ", LoRA adapters %llu", mib[5]);
     return clb_fail(
         err, COLIBRI_E_NOMEM,
         "the model needs at least %llu MiB (weights %llu, experts %llu, KV cache %llu, buffers %llu, process "
-        "%llu), the budget is %s%s; %s",
-        need, mib[0], mib[1], mib[2], mib[3], mib[4], clb_human_bytes(p->budget, budget), from, advice);
+        "%llu%s), the budget is %s%s; %s",
+        need, mib[0], mib[1], mib[2], mib[3], mib[4], adapters, clb_human_bytes(p->budget, budget), from, advice);
 }

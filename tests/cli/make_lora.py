@@ -1,4 +1,5 @@
-"""Writes a LoRA adapter (GGUF, F32) for the query weights of the first two layers: make_lora.py OUT ARCH N_IN N_OUT [SEED]"""
+"""Writes a LoRA adapter (GGUF, F32) for the query weights of the first two layers: make_lora.py OUT ARCH N_IN N_OUT [SEED [RANK]]
+Ranks from 1024 on: zeros, as a hole in the file."""
 import random
 import struct
 import sys
@@ -12,7 +13,7 @@ def text(s):
 def main():
     path, arch, n_in, n_out = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     rng = random.Random(int(sys.argv[5]) if len(sys.argv) > 5 else 1)
-    rank = 2
+    rank = int(sys.argv[6]) if len(sys.argv) > 6 else 2
     tensors = []
     for layer in range(2):
         tensors.append((f"blk.{layer}.attn_q.weight.lora_a", (n_in, rank)))
@@ -24,13 +25,15 @@ def main():
     head += text("adapter.lora.alpha") + struct.pack("<If", 6, 8.0)
     offset, data = 0, b""
     for name, shape in tensors:
+        n = shape[0] * shape[1]
         head += text(name) + struct.pack("<IQQIQ", 2, *shape, 0, offset)
-        values = struct.pack(f"<{shape[0] * shape[1]}f", *(rng.uniform(-1, 1) for _ in range(shape[0] * shape[1])))
-        values += bytes(-len(values) % 32)
-        data += values
-        offset += len(values)
+        size = 4 * n + -4 * n % 32
+        if rank < 1024:
+            data += struct.pack(f"<{n}f", *(rng.uniform(-1, 1) for _ in range(n))).ljust(size, b"\0")
+        offset += size
     with open(path, "wb") as out:
         out.write(head + bytes(-len(head) % 32) + data)
+        out.truncate(len(head) + -len(head) % 32 + offset)
 
 
 main()

@@ -458,7 +458,8 @@ static void work_space_is_in_the_budget(void **state)
     assert_ok(test_engine_open(&e, model, with, NULL, &err), &err);
     const clb_lora *lora = e.engine->adapters.items[0].lora;
     const uint64_t own = lora->bytes, work = 2ull * 64 * e.engine->model->hp.top_k * RANK * sizeof(float);
-    assert_int_equal(e.engine->plan_input.lora_bytes, work);
+    assert_int_equal(e.engine->plan_input.lora_bytes, own + work);
+    assert_int_equal(e.engine->plan.lora_bytes, own + work);
     assert_int_equal(e.engine->adapters.bytes, own + work);
     assert_ok(clb_adapters_unload(&e.engine->adapters, lora->id, &err), &err);
     assert_int_equal(e.engine->adapters.bytes, 0);

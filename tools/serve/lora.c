@@ -9,7 +9,9 @@
 
 /* What is asked of the engine's thread. */
 struct job {
-    const char *path; /* to load; NULL: not that */
+    clb_lora *expected; /* to be loaded: keep room for it */
+    clb_lora *read;     /* it is loaded */
+    clb_lora *lost;     /* it could not be */
     uint32_t id;
     float scale;
     bool unload;
@@ -57,46 +59,98 @@ static int set_scales(clb_adapters *a, json_t *list, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* NULL if memory is out. */
+static json_t *list(const clb_adapters *a)
+{
+    json_t *const out = json_array();
+    for (size_t i = 0; out && i < a->n; i++)
+        if (clb_adapter_there(&a->items[i]) && json_array_append_new(out, adapter_json(&a->items[i]))) {
+            json_decref(out);
+            return NULL;
+        }
+    return out;
+}
+
 /* Between two passes. */
 static int work(void *ctx, clb_engine *engine, clb_error *err)
 {
     struct job *j = ctx;
     clb_adapters *a = &engine->adapters;
-    if (j->path)
-        CLB_TRY(clb_adapters_load(a, engine->model, j->path, j->scale, &j->id, err));
+    if (j->expected)
+        return clb_adapters_expect(a, engine->model, j->expected, j->scale, err);
+    if (j->lost) {
+        clb_adapters_forget(a, j->lost);
+        return COLIBRI_OK;
+    }
+    if (j->read)
+        clb_adapters_admit(a, j->read);
     if (j->unload)
         CLB_TRY(clb_adapters_unload(a, j->id, err));
     if (j->scales)
         CLB_TRY(set_scales(a, j->scales, err));
-    j->out = json_array();
-    for (size_t i = 0; i < a->n; i++)
-        if (!a->items[i].leaving)
-            json_array_append_new(j->out, adapter_json(&a->items[i]));
-    return COLIBRI_OK;
+    j->out = list(a);
+    return j->out ? COLIBRI_OK : CLB_NOMEM(err, "a list of adapters");
 }
 
-static void run(clb_app *app, clb_exchange *x, struct job *j, int http_status)
+static void refuse(clb_exchange *x, int rc, bool loading, const clb_error *err)
+{
+    const char *const param = loading ? "path" : NULL;
+    if (rc == COLIBRI_E_NOT_FOUND)
+        clb_reply_error(x, 404, "not_found_error", loading ? "path" : "id", NULL, "%s", err->msg);
+    else if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_FORMAT || rc == COLIBRI_E_UNSUPPORTED || rc == COLIBRI_E_LIMIT)
+        clb_reply_error(x, 400, "invalid_request_error", param, NULL, "%s", err->msg);
+    else if (rc == COLIBRI_E_NOMEM)
+        clb_reply_error(x, 507, "insufficient_memory", NULL, NULL, "%s", err->msg);
+    else
+        clb_reply_status(x, rc, err->msg);
+}
+
+static void run(clb_app *app, clb_exchange *x, struct job *j)
 {
     clb_error err;
     const int rc = clb_scheduler_call(app->scheduler, work, j, &err);
-    if (rc == COLIBRI_E_NOT_FOUND)
-        clb_reply_error(x, 404, "not_found_error", j->path ? "path" : "id", NULL, "%s", err.msg);
-    else if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_FORMAT || rc == COLIBRI_E_UNSUPPORTED || rc == COLIBRI_E_LIMIT)
-        clb_reply_error(x, 400, "invalid_request_error", j->path ? "path" : NULL, NULL, "%s", err.msg);
-    else if (rc == COLIBRI_E_NOMEM)
-        clb_reply_error(x, 507, "insufficient_memory", NULL, NULL, "%s", err.msg);
-    else if (rc)
-        clb_reply_status(x, rc, err.msg);
-    else if (j->path)
-        clb_reply_json(x, http_status, json_pack("{s:I, s:o}", "id", (json_int_t)j->id, "adapters", j->out));
+    if (rc)
+        refuse(x, rc, false, &err);
     else
-        clb_reply_json(x, http_status, j->out);
+        clb_reply_json(x, 200, j->out);
+}
+
+/* The server is to end. */
+static bool stopped(void *ctx)
+{
+    const clb_app *app = ctx;
+    return __atomic_load_n(&app->draining, __ATOMIC_ACQUIRE);
+}
+
+/* Only what takes no time is done on the engine's thread: streams go on while the file is read here. */
+static int load(clb_app *app, const char *path, float scale, json_t **out, clb_error *err)
+{
+    clb_lora *lora;
+    CLB_TRY(clb_lora_look(app->engine->model, path, &lora, err));
+    struct job expect = {.expected = lora, .scale = scale}, admit = {.read = lora}, forget = {.lost = lora};
+    int rc = clb_scheduler_call(app->scheduler, work, &expect, err);
+    if (rc) {
+        clb_lora_close(lora);
+        return rc;
+    }
+    const uint32_t id = lora->id; /* it may be unloaded at once */
+    clb_error why;
+    rc = clb_lora_read(lora, stopped, app, err);
+    if (!rc && (rc = clb_scheduler_call(app->scheduler, work, &admit, err)) != COLIBRI_E_CANCELLED)
+        lora = NULL; /* is the engine's */
+    if (lora) {
+        clb_scheduler_call(app->scheduler, work, &forget, &why); /* or the engine has ended */
+        clb_lora_close(lora);
+    }
+    if (!rc)
+        *out = json_pack("{s:I, s:o}", "id", (json_int_t)id, "adapters", admit.out);
+    return rc;
 }
 
 void clb_serve_lora_list(void *ctx, clb_exchange *x)
 {
-    struct job j = {.path = NULL};
-    run(ctx, x, &j, 200);
+    struct job j = {.unload = false};
+    run(ctx, x, &j);
 }
 
 /* The file inside the operator's folder that the client means; a path that leads out of it, links included, is refused.
@@ -132,7 +186,7 @@ void clb_serve_lora_load(void *ctx, clb_exchange *x)
     json_error_t why;
     const clb_str body = clb_exchange_body(x);
     json_t *const o = json_loadb(body.p ? body.p : "", body.n, JSON_REJECT_DUPLICATES, &why);
-    struct job j = {.scale = 1.0f};
+    struct job j = {.unload = false};
     const char *key;
     json_t *value;
     size_t i;
@@ -147,7 +201,7 @@ void clb_serve_lora_load(void *ctx, clb_exchange *x)
             return;
         }
         j.scales = o;
-        run(app, x, &j, 200);
+        run(app, x, &j);
         json_decref(o);
         return;
     }
@@ -164,12 +218,14 @@ void clb_serve_lora_load(void *ctx, clb_exchange *x)
         json_decref(o);
         return;
     }
-    if (scale)
-        j.scale = (float)json_number_value(scale);
     char *const real = resolve(app, x, json_string_value(path));
-    j.path = real;
-    if (real)
-        run(app, x, &j, 201);
+    clb_error err;
+    json_t *reply = NULL;
+    const int rc = real ? load(app, real, scale ? (float)json_number_value(scale) : 1.0f, &reply, &err) : COLIBRI_OK;
+    if (rc)
+        refuse(x, rc, true, &err);
+    else if (real)
+        clb_reply_json(x, 201, reply);
     free(real);
     json_decref(o);
 }
@@ -185,5 +241,5 @@ void clb_serve_lora_unload(void *ctx, clb_exchange *x)
         return;
     }
     struct job j = {.unload = true, .id = (uint32_t)id};
-    run(ctx, x, &j, 200);
+    run(ctx, x, &j);
 }

@@ -45,8 +45,6 @@ int clb_bench_test_run(clb_bench *b, clb_bench_test *t, clb_error *err);
 void clb_bench_test_free(clb_bench_test *t);
 /* Generates for so many minutes, printing a line every ten seconds. */
 int clb_bench_sustained(clb_bench *b, double minutes, clb_error *err);
-/* The experts' slots and the page cache of the model's files. */
-void clb_bench_reset_cache(const clb_engine *engine);
 
 /* bench_figures.c */
 typedef struct clb_bench_figures {

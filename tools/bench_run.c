@@ -1,10 +1,10 @@
 /* Running tests: warm-up, measured runs, one more with the clock in every loop. */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "bench.h"
+#include "engine/compare.h"
 
 #define SUSTAINED_STEP_NS UINT64_C(10000000000)
 
@@ -17,14 +17,6 @@ void clb_bench_test_free(clb_bench_test *t)
     free(t->token_ns);
     t->ns = t->ttft_ns = t->gen_ns = t->token_ns = NULL;
     t->bandwidth = NULL;
-}
-
-void clb_bench_reset_cache(const clb_engine *e)
-{
-    clb_store_reset_experts(e->model->store);
-    for (uint32_t i = 0; i < clb_gguf_n_shards(e->gguf); i++)
-        if (clb_gguf_shard_fd(e->gguf, i) >= 0)
-            posix_fadvise(clb_gguf_shard_fd(e->gguf, i), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 static int reserve(const clb_bench *b, clb_bench_test *t, clb_error *err)
@@ -88,7 +80,7 @@ int clb_bench_test_run(clb_bench *b, clb_bench_test *t, clb_error *err)
         if (!t->n_prompt || t->ids)
             CLB_TRY(clb_bandwidth_measure(b->engine->pool, 2, &t->bandwidth[t->n], err));
         if (b->reset)
-            clb_bench_reset_cache(b->engine);
+            clb_compare_make_cold(b->engine, clb_args_config(b->args));
         clb_store_get_stats(b->engine->model->store, &before);
         const uint64_t t0 = clb_now_ns();
         CLB_TRY(run_once(b, t, t->n, err));

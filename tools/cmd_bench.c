@@ -15,7 +15,7 @@ static const clb_flag flags[] = {
     {"repeat", 0, "N", "the same", false},
     {"texts", 0, NULL, "answers to the texts that come with Colibri: short answer, code, long summary", false},
     {"text", 0, "PATH", "answers to the text of a file, or to all *.txt of a folder", true},
-    {"reset-cache", 0, NULL, "before each run: empty expert slots, model files out of the page cache", false},
+    {"reset-cache", 0, NULL, "before each run: empty expert slots, model files and their mirrors out of the page cache", false},
     {"sustained", 0, "MIN", "generate for so many minutes and show whether the speed holds", false},
     {"sweep", 0, "WHAT", "threads=A..B: both tests for every number of threads; finds the best", false},
     {"write-ini", 0, "FILE", "write the best number of threads of --sweep into FILE", false},

@@ -89,6 +89,7 @@ void clb_compare_make_cold(clb_engine *e, const clb_config *config)
     const char *const *dirs;
     const size_t n_dirs = clb_config_list(config, CLB_SET_store_mirror, &dirs);
     clb_store_reset_experts(e->model->store);
+    clb_store_unmap_pages(e->model->store);
     for (uint32_t i = 0; i < clb_gguf_n_shards(e->gguf); i++) {
         const char *const path = clb_gguf_shard_path(e->gguf, i), *const slash = strrchr(path, '/');
         drop_pages(path);

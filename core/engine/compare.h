@@ -54,7 +54,7 @@ typedef struct clb_compare_input {
 int clb_compare_measure(clb_session *session, const clb_compare_input *in, clb_compare_run *out, clb_error *err);
 
 /* A cold start: expert slots empty, the policy as new, and the model's files out of the page cache (but for pages that
- * are mapped). [engine-thread] */
+ * another process has mapped, or that are locked). [engine-thread] */
 void clb_compare_make_cold(clb_engine *engine, const clb_config *config);
 
 /* Kullback-Leibler divergence in nats of softmax(x) from softmax(ref), and whether the largest logit is the same one.

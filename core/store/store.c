@@ -127,6 +127,12 @@ void clb_store_destroy(clb_store *store)
     free(store);
 }
 
+void clb_store_unmap_pages(clb_store *store)
+{
+    for (uint32_t i = 0; store->maps && i < clb_gguf_n_shards(store->options.gguf); i++)
+        (void)madvise((void *)(uintptr_t)store->maps[i].p, store->maps[i].n, MADV_DONTNEED);
+}
+
 const uint8_t *clb_store_mapped(const clb_store *store, const clb_gguf_tensor *t, uint64_t offset, size_t align)
 {
     if (!store->maps)

@@ -196,5 +196,8 @@ void clb_store_residency(const clb_store *store, uint8_t *out);
 void clb_store_reset_stats(clb_store *store);
 /* Empties every slot that is not leased, those of streamed layers, and the policy's memory: a cold cache. */
 void clb_store_reset_experts(clb_store *store);
+/* Takes the pages of mapped files out of the process, so that posix_fadvise can take them out of the page cache, which
+ * it does with none that is mapped. They come back when they are looked at. Nothing to do where files are read. */
+void clb_store_unmap_pages(clb_store *store);
 
 #endif

@@ -4,10 +4,13 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/resource.h>
 
 #include "command.h"
+#include "cpu/numa.h"
 #include "cpu/topology.h"
 #include "engine/engine.h"
+#include "plan/memory.h"
 #include "plan/predict.h"
 
 enum clb_doctor_level {
@@ -46,6 +49,13 @@ bool clb_doctor_line(const clb_doctor *d, const char *path, char *out, size_t n)
 bool clb_doctor_number(const clb_doctor *d, const char *path, long long *out);
 /* The number after "key" in a file of lines. */
 bool clb_doctor_key(const clb_doctor *d, const char *path, const char *key, unsigned long long *out);
+
+/* doctor_machine.c: as the engine sees this machine, or by the files below root. False: they do not tell. */
+bool clb_doctor_topology(const clb_doctor *d, clb_topology *out);
+uint32_t clb_doctor_nodes(const clb_doctor *d, clb_numa_node *out, uint32_t most); /* as clb_numa_nodes */
+clb_memory_limits clb_doctor_memory_limits(const clb_doctor *d);
+/* "Max open files", RLIMIT_NOFILE; UINT64_MAX: unlimited. */
+bool clb_doctor_limit(const clb_doctor *d, const char *name, int resource, uint64_t *out);
 
 void clb_doctor_cpu(clb_doctor *d, const clb_registry *registry); /* doctor_cpu.c */
 void clb_doctor_memory(clb_doctor *d);                            /* doctor_memory.c */

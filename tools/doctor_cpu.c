@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/numa.h"
 #include "doctor.h"
 #include "plugin/introspect.h"
 
@@ -77,7 +76,8 @@ static void plugins(clb_doctor *d, const clb_registry *reg)
         clb_doctor_add(
             d, SECTION, "kernels", CLB_DOCTOR_WARN,
             "Install the kernel plugins of this architecture; 'colibri plugins paths' shows where they are looked for.",
-            "no kernel plugin can be used here: everything runs on the scalar reference, 10 to 50 times slower");
+            "no kernel plugin can be used here: everything runs on the scalar reference (measured against "
+            "AVX-512 kernels: prompts take 16 to 28 times as long, generating 7 times)");
 }
 
 static void governor(clb_doctor *d)
@@ -108,7 +108,7 @@ static void governor(clb_doctor *d)
 static void nodes(clb_doctor *d)
 {
     clb_numa_node node[16];
-    const uint32_t n = clb_numa_nodes(node, 16);
+    const uint32_t n = clb_doctor_nodes(d, node, 16);
     if (n < 2)
         return;
     const char *const mode = clb_config_str(d->config, CLB_SET_cpu_numa);
@@ -125,8 +125,12 @@ static void nodes(clb_doctor *d)
 void clb_doctor_cpu(clb_doctor *d, const clb_registry *registry)
 {
     clb_topology t;
-    clb_topology_read(&t);
-    cores(d, &t);
+    if (clb_doctor_topology(d, &t))
+        cores(d, &t);
+    if (*d->root)
+        clb_doctor_add(d, SECTION, "elsewhere", CLB_DOCTOR_NOTE, NULL,
+                       "instructions and kernel plugins (and with a model its files, its plan and all rates) are those "
+                       "of this machine, not of the one below --sysroot");
     features(d);
     plugins(d, registry);
     governor(d);

@@ -1,4 +1,5 @@
 /* What lies below the model's file: mount, file system, block device, encryption. */
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "doctor.h"
 
 #define SECTION "drive"
+#define LAYERS  8 /* of block devices on each other; more are not followed */
 
 struct mount {
     char point[512], type[64], source[256];
@@ -87,6 +89,32 @@ static bool device_line(const clb_doctor *d, const struct mount *m, const char *
     return clb_doctor_line(d, path, out, n);
 }
 
+/* The block device, or one of those that it is made of (LVM, RAID, a partition's drive), is decrypted by the kernel. */
+static bool is_encrypted(const clb_doctor *d, const char *device, int layers)
+{
+    char path[512], uuid[128], full[1024];
+    snprintf(path, sizeof path, "%s/dm/uuid", device);
+    if (clb_doctor_line(d, path, uuid, sizeof uuid) && strncmp(uuid, "CRYPT-", 6) == 0)
+        return true;
+    if (!layers)
+        return false;
+    bool found = false;
+    snprintf(path, sizeof path, "%s/slaves", device);
+    snprintf(full, sizeof full, "%s%s", d->root, path);
+    DIR *const dir = opendir(full);
+    for (const struct dirent *e = dir ? readdir(dir) : NULL; e && !found; e = readdir(dir)) {
+        const int n = snprintf(full, sizeof full, "%s/%s", path, e->d_name);
+        found = e->d_name[0] != '.' && n > 0 && (size_t)n < sizeof path && is_encrypted(d, full, layers - 1);
+    }
+    if (dir)
+        closedir(dir);
+    snprintf(path, sizeof path, "%s/partition", device);
+    if (found || !clb_doctor_line(d, path, uuid, sizeof uuid))
+        return found;
+    snprintf(path, sizeof path, "%s/..", device);
+    return is_encrypted(d, path, layers - 1);
+}
+
 static void device(clb_doctor *d, const struct mount *m)
 {
     char text[256], scheduler[128];
@@ -102,9 +130,8 @@ static void device(clb_doctor *d, const struct mount *m)
     if (device_line(d, m, "queue/scheduler", scheduler, sizeof scheduler) && strstr(scheduler, "[bfq]"))
         clb_doctor_add(d, SECTION, "scheduler", CLB_DOCTOR_NOTE,
                        "On NVMe 'none' or 'mq-deadline' reads faster at many requests.", "I/O scheduler: bfq");
-    snprintf(text, sizeof text, "/sys/dev/block/%u:%u/dm/uuid", m->major, m->minor);
-    char uuid[128];
-    if (clb_doctor_line(d, text, uuid, sizeof uuid) && strncmp(uuid, "CRYPT-", 6) == 0)
+    snprintf(text, sizeof text, "/sys/dev/block/%u:%u", m->major, m->minor);
+    if (is_encrypted(d, text, LAYERS))
         clb_doctor_add(
             d, SECTION, "encryption", CLB_DOCTOR_NOTE,
             "If reading limits the speed, keep the model on an unencrypted partition: decryption takes CPU time.",

@@ -14,18 +14,19 @@ out "160 of 160 experts fit memory"
 out "its formats are served: "
 out "tokens per second when generating"
 
-# level LEVEL ID: the JSON of the last run has this finding.
+# level LEVEL ID...: the JSON of the last run has these findings.
 run_json() {
     run "$1" "$c" doctor --json "${@:2}"
     cp "$WORK/out" "$WORK/doctor.json"
 }
 level() {
-    python3 - "$WORK/doctor.json" "$1" "$2" <<'PY' || fail "no finding $2 of level $1: $(head -c 2000 "$WORK/doctor.json")"
+    python3 -S - "$WORK/doctor.json" "$@" <<'PY' || fail "not all of '$*': $(head -c 2000 "$WORK/doctor.json")"
 import json, sys
 o = json.load(open(sys.argv[1]))
 assert o["failures"] == sum(f["level"] == "failure" for f in o["findings"])
 assert o["warnings"] == sum(f["level"] == "warning" for f in o["findings"])
-assert any(f["level"] == sys.argv[2] and f["id"] == sys.argv[3] and f["text"] for f in o["findings"])
+for name in sys.argv[3:]:
+    assert any(f["level"] == sys.argv[2] and f["id"] == name and f["text"] for f in o["findings"]), name
 assert all(f["advice"] for f in o["findings"] if f["level"] in ("warning", "failure") and f["id"] != "path")
 PY
 }
@@ -53,8 +54,8 @@ echo 1 >"$bad/sys/dev/block/$device/queue/rotational"
 echo 'none [bfq]' >"$bad/sys/dev/block/$device/queue/scheduler"
 echo CRYPT-LUKS2-x >"$bad/sys/dev/block/$device/dm/uuid"
 run_json 0 --sysroot "$bad" -m "$MODEL" --no-measure
-for id in available swap swappiness zone-reclaim huge-pages governor frequency network; do level warning "$id"; done
-for id in throttling kind scheduler encryption; do level note "$id"; done
+level warning available swap swappiness zone-reclaim huge-pages governor frequency network
+level note throttling kind scheduler encryption
 drive tmpfs
 run_json 0 --sysroot "$bad" -m "$MODEL" --no-measure
 level warning memory-file-system
@@ -83,6 +84,84 @@ run_json 0 --sysroot "$bad" -m "$odd/model.gguf" --no-measure
 level warning memory-file-system
 # nothing can be read: no finding is made up
 run 0 "$c" doctor --sysroot "$WORK/nowhere" -m "$MODEL" --no-measure
+out "are those of this machine, not of the one below --sysroot"
+grep -qE "hardware threads;|memory nodes|may be locked|leaves .* to this process" "$WORK/out" && fail "made up: $(cat "$WORK/out")"
+
+# encryption below LVM, below RAID on a partition, and none
+device=$(stat -c '%Hd:%Ld' "$MODEL")
+lvm=$WORK/lvm
+mkdir -p "$lvm/proc/self" "$lvm/sys/dev/block/$device/dm" "$lvm/sys/dev/block/$device/slaves/dm-0/dm"
+echo "1 0 $device / / rw - ext4 /dev/mapper/vg-root rw" >"$lvm/proc/self/mountinfo"
+echo LVM-abc >"$lvm/sys/dev/block/$device/dm/uuid"
+echo CRYPT-LUKS2-x >"$lvm/sys/dev/block/$device/slaves/dm-0/dm/uuid"
+run_json 0 --sysroot "$lvm" -m "$MODEL" --no-measure
+level note encryption
+echo LVM-def >"$lvm/sys/dev/block/$device/slaves/dm-0/dm/uuid"
+run_json 0 --sysroot "$lvm" -m "$MODEL" --no-measure
+grep -q '"encryption"' "$WORK/doctor.json" && fail "a drive that is not encrypted is said to be"
+mkdir -p "$lvm/sys/md127/md127p1" "$lvm/sys/md127/slaves/dm-3/dm" "$lvm/sys/sda"
+mkdir "$lvm/sys/dev/block/$device/slaves/dm-0/slaves"
+ln -s "$lvm/sys/md127/md127p1" "$lvm/sys/dev/block/$device/slaves/dm-0/slaves/md127p1"
+echo 1 >"$lvm/sys/md127/md127p1/partition"
+echo CRYPT-PLAIN-y >"$lvm/sys/md127/slaves/dm-3/dm/uuid"
+run_json 0 --sysroot "$lvm" -m "$MODEL" --no-measure
+level note encryption
+mkdir "$lvm/sys/dev/block/$device/slaves/dm-0/slaves/dm-9"
+ln -s .. "$lvm/sys/dev/block/$device/slaves/dm-0/slaves/dm-9/slaves" # in a circle
+rm "$lvm/sys/md127/slaves/dm-3/dm/uuid"
+run_json 0 --sysroot "$lvm" -m "$MODEL" --no-measure
+grep -q '"encryption"' "$WORK/doctor.json" && fail "a drive that is not encrypted is said to be"
+
+# cores, nodes and limits of another machine: two sockets of 4 cores with two threads each, of which 12 may be used
+two=$WORK/two
+mkdir -p "$two/proc/self" "$two/sys/fs/cgroup/a" "$two/sys/devices/system/cpu" "$two/sys/devices/system/node"
+echo 0-15 >"$two/sys/devices/system/cpu/online"
+for i in $(seq 0 15); do
+    mkdir -p "$two/sys/devices/system/cpu/cpu$i/topology"
+    echo $((i % 8 / 4)) >"$two/sys/devices/system/cpu/cpu$i/topology/physical_package_id"
+    echo $((i % 4)) >"$two/sys/devices/system/cpu/cpu$i/topology/core_id"
+done
+printf 'processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n' >"$two/proc/cpuinfo"
+printf 'VmSize:\t  1048576 kB\nCpus_allowed_list:\t0-11\n' >"$two/proc/self/status"
+echo 0-1 >"$two/sys/devices/system/node/has_memory"
+for i in 0 1; do
+    mkdir "$two/sys/devices/system/node/node$i"
+    printf 'Node %s MemTotal: 67108864 kB\nNode %s MemFree: 33554432 kB\n' $i $i >"$two/sys/devices/system/node/node$i/meminfo"
+    echo "$((4 * i))-$((4 * i + 3)),$((4 * i + 8))-$((4 * i + 11))" >"$two/sys/devices/system/node/node$i/cpulist"
+done
+printf 'MemTotal: 134217728 kB\nMemAvailable: 100663296 kB\n' >"$two/proc/meminfo"
+echo '0::/a' >"$two/proc/self/cgroup"
+echo '300000 100000' >"$two/sys/fs/cgroup/a/cpu.max"
+echo $((8 << 30)) >"$two/sys/fs/cgroup/a/memory.max"
+echo $((2 << 30)) >"$two/sys/fs/cgroup/a/memory.current"
+limit() { printf '%-26s%-21s%-21s%s\n' "$@"; }
+{
+    limit Limit 'Soft Limit' 'Hard Limit' Units
+    limit 'Max data size' unlimited unlimited bytes
+    limit 'Max open files' 512 4096 files
+    limit 'Max locked memory' 8388608 8388608 bytes
+    limit 'Max address space' 4294967296 unlimited bytes
+} >"$two/proc/self/limits"
+run_json 0 --sysroot "$two"
+level ok cores numa-node
+level warning quota numa limit files
+level note affinity mlock
+run 0 "$c" doctor --sysroot "$two"
+out "Some CPU @ 2 GHz: 8 cores, 12 hardware threads; 3 worker threads"
+out "a cgroup grants 3.0 CPUs"
+out "bound to 12 of the machine's hardware threads"
+out "2 memory nodes, --numa off"
+out "node 1: 8 hardware threads, 32.0 of 64.0 GiB free"
+out "a cgroup's memory limit leaves 6.0 GiB to this process"
+out "the limit of address space (ulimit -v) leaves 3.0 GiB to this process"
+out "at most 8.0 MiB may be locked"
+out "at most 512 files may be open"
+# fast and slow cores
+mkdir -p "$two/sys/devices/cpu_core" "$two/sys/devices/cpu_atom"
+echo 0-3,8-11 >"$two/sys/devices/cpu_core/cpus"
+echo 4-7,12-15 >"$two/sys/devices/cpu_atom/cpus"
+run 0 "$c" doctor --sysroot "$two"
+out "4 of 8 cores are fast ones"
 
 # models that cannot run, and settings that slow them down
 run_json 1 -m "$MODEL" --no-measure --max-memory 1M
@@ -93,8 +172,7 @@ level failure files
 run 1 "$c" doctor -m "$WORK/missing.gguf"
 err "cannot run the model like this"
 run_json 0 -m "$MODEL" --no-measure --mask all
-level warning mask
-level warning kernels
+level warning mask kernels
 run_json 0 -m "$MODEL" --no-measure --threads 64
 level warning threads
 

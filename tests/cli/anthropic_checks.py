@@ -175,6 +175,8 @@ def refusals():
     image = dict(type="image", source=dict(type="base64", media_type="image/png", data=""))
     refused(dict(ask(), messages=[dict(role="user", content=[image])]), 400, bad, "'image'")
     refused(dict(ask(), messages=[dict(role="user", content=[dict(type="tool_result")])]), 400, bad, "tool_use_id")
+    for content in ([dict(type="text")], [dict(type="tool_result", tool_use_id="t", content=[dict(type="text")])]):
+        refused(dict(ask(), messages=[dict(role="user", content=content)]), 400, bad, "text")
     refused(dict(ask(), tools=[dict(type="web_search_20250305", name="web_search")]), 400, bad, "web_search_20250305")
     refused(dict(ask(), tools=[dict(name="a b", input_schema={})]), 400, bad, "name of a function")
     refused(dict(ask(), tools=[dict(name="a")]), 400, bad, "input_schema")

@@ -77,6 +77,8 @@ int clb_refuse_nomem(clb_refusal *r)
 
 const char *clb_json_type_name(const json_t *v)
 {
+    if (!v)
+        return "nothing";
     switch (json_typeof(v)) {
     case JSON_OBJECT:
         return "an object";

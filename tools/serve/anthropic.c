@@ -63,8 +63,7 @@ static int read_tool_choice(const json_t *body, request *q, clb_refusal *r)
     static const char *const types[] = {"auto", "any", "tool", "none", NULL};
     static const enum clb_tool_choice choices[] = {CLB_TOOLS_AUTO, CLB_TOOLS_REQUIRED, CLB_TOOLS_NAMED, CLB_TOOLS_NONE};
     json_t *choice;
-    size_t type = 4, i;
-    const json_t *tool;
+    size_t type = 4;
     bool one = false;
     CLB_TRY(clb_field_object(body, "tool_choice", &choice, r));
     if (!choice)
@@ -82,12 +81,8 @@ static int read_tool_choice(const json_t *body, request *q, clb_refusal *r)
     if (q->prompt.choice != CLB_TOOLS_NAMED)
         return COLIBRI_OK;
     CLB_TRY(clb_field_string(choice, "tool_choice.name", &q->prompt.tool_name, r));
-    json_array_foreach(q->tools, i, tool)
-    {
-        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (q->prompt.tool_name && strcmp(name, q->prompt.tool_name) == 0)
-            return COLIBRI_OK;
-    }
+    if (q->prompt.tool_name && clb_tools_find(q->tools, q->prompt.tool_name))
+        return COLIBRI_OK;
     return clb_refuse(r, NULL, "tool_choice.name", "no tool of this name among 'tools'");
 }
 

@@ -47,6 +47,7 @@ bool clb_serve_admit(void *app, clb_exchange *x, const clb_http_route *route);
 /* Handlers, one file each. */
 void clb_serve_chat_completions(void *app, clb_exchange *x);      /* openai_chat.c */
 void clb_serve_completions(void *app, clb_exchange *x);           /* openai_completions.c */
+void clb_serve_responses(void *app, clb_exchange *x);             /* openai_responses.c */
 void clb_serve_embeddings(void *app, clb_exchange *x);            /* openai_embeddings.c */
 void clb_serve_messages(void *app, clb_exchange *x);              /* anthropic.c */
 void clb_serve_count_tokens(void *app, clb_exchange *x);          /* anthropic.c */

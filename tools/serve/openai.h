@@ -30,6 +30,12 @@ void clb_openai_chunk_end(clb_completion *c, const char *finish, clb_json_buf *o
 /* "stop", "length" */
 const char *clb_openai_finish(enum clb_finish finish);
 
+/* Variables of the template as a new object: chat_template_kwargs and enable_thinking of the body, and how much effort
+ * to put into thoughts, which is the field `name` of `from`. */
+int clb_openai_template_values(const json_t *body, const json_t *from, const char *name, json_t **kwargs,
+                               clb_refusal *r);
+/* A schema as GBNF at the end of *gbnf; NULL: any JSON object. `param` is what a refusal is about. */
+int clb_openai_schema(const json_t *schema, const char *param, clb_buf *gbnf, clb_refusal *r);
 /* response_format, json_schema, grammar: at most one of them, as GBNF at the end of *gbnf (nothing if none was given).
  * *param is the one that it came from. */
 int clb_openai_format_read(const json_t *body, clb_buf *gbnf, const char **param, clb_refusal *r);

@@ -55,19 +55,6 @@ static int read_logprobs(clb_text_options *o, const json_t *body, clb_refusal *r
     return COLIBRI_OK;
 }
 
-static json_t *find_tool(const json_t *tools, const char *name)
-{
-    size_t i;
-    json_t *tool;
-    json_array_foreach((json_t *)tools, i, tool)
-    {
-        const char *other = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (other && strcmp(name, other) == 0)
-            return tool;
-    }
-    return NULL;
-}
-
 static int no_such_tool(clb_refusal *r, const char *name)
 {
     return clb_refuse(r, "invalid_value", "tool_choice", "Invalid 'tool_choice': there is no tool '%.64s' in 'tools'.",
@@ -91,7 +78,7 @@ static int read_named_tool(const json_t *choice, struct chat_request *q, clb_ref
         return clb_refuse(r, "missing_required_parameter", "tool_choice.function.name",
                           "Missing required parameter: 'tool_choice.function.name'.");
     q->prompt.choice = CLB_TOOLS_NAMED;
-    return find_tool(q->prompt.tools, q->prompt.tool_name) ? COLIBRI_OK : no_such_tool(r, q->prompt.tool_name);
+    return clb_tools_find(q->prompt.tools, q->prompt.tool_name) ? COLIBRI_OK : no_such_tool(r, q->prompt.tool_name);
 }
 
 /* The model sees those of the tools that are listed. */
@@ -113,7 +100,7 @@ static int read_allowed_tools(const json_t *choice, struct chat_request *q, clb_
     json_array_foreach(list, i, item)
     {
         const char *name = json_string_value(json_object_get(json_object_get(item, "function"), "name"));
-        json_t *const tool = name ? find_tool(q->prompt.tools, name) : NULL;
+        json_t *const tool = name ? clb_tools_find(q->prompt.tools, name) : NULL;
         if (!tool)
             return no_such_tool(r, name ? name : "");
         if (!q->allowed || json_array_append(q->allowed, tool))
@@ -170,32 +157,19 @@ static int read_tools(const json_t *body, struct chat_request *q, clb_refusal *r
     return read_tool_choice(body, q, r);
 }
 
-/* Variables of the template: chat_template_kwargs, and what other APIs call differently. */
+/* Variables of the template, and what is shown of the thoughts. */
 static int read_template_values(const json_t *body, struct chat_request *q, clb_refusal *r)
 {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", NULL};
     static const char *const formats[] = {"auto", "deepseek", "deepseek-legacy", "none", NULL};
-    json_t *kwargs, *documents;
-    size_t effort = 7, format = 0;
-    bool thinking = true;
-    CLB_TRY(clb_field_object(body, "chat_template_kwargs", &kwargs, r));
+    json_t *documents;
+    size_t format = 0;
     CLB_TRY(clb_field_array(body, "documents", &documents, r));
-    CLB_TRY(clb_field_choice(body, "reasoning_effort", efforts, &effort, r));
+    CLB_TRY(clb_openai_template_values(body, body, "reasoning_effort", &q->kwargs, r));
     CLB_TRY(clb_field_choice(body, "reasoning_format", formats, &format, r));
-    CLB_TRY(clb_field_bool(body, "enable_thinking", &thinking, r));
     q->reasoning = format != 3;
     q->prompt.documents = documents;
-    q->kwargs = kwargs ? json_copy(kwargs) : json_object();
-    if (!q->kwargs)
-        return clb_refuse_nomem(r);
-    int failed = 0;
-    if (effort < 7 && !json_object_get(q->kwargs, "reasoning_effort"))
-        failed |= json_object_set_new(q->kwargs, "reasoning_effort", json_string(efforts[effort]));
-    if ((effort == 0 || json_is_boolean(json_object_get(body, "enable_thinking"))) &&
-        !json_object_get(q->kwargs, "enable_thinking"))
-        failed |= json_object_set_new(q->kwargs, "enable_thinking", json_boolean(effort != 0 && thinking));
     q->prompt.kwargs = json_object_size(q->kwargs) ? q->kwargs : NULL;
-    return failed ? clb_refuse_nomem(r) : COLIBRI_OK;
+    return COLIBRI_OK;
 }
 
 static int read_messages(const json_t *body, clb_prompt_request *p, clb_refusal *r)

@@ -1,4 +1,4 @@
-/* What the text must look like: response_format, llama.cpp's json_schema and grammar. */
+/* What the text must look like: response_format, llama.cpp's json_schema and grammar; and what the template is told. */
 #include <string.h>
 
 #include "serve/openai.h"
@@ -16,7 +16,7 @@ static const clb_field schema_fields[] = {
     {NULL, CLB_FIELD_USED, NULL},
 };
 
-static int convert(const json_t *schema, const char *param, clb_buf *gbnf, clb_refusal *r)
+int clb_openai_schema(const json_t *schema, const char *param, clb_buf *gbnf, clb_refusal *r)
 {
     clb_error err = {0};
     const int rc = schema ? clb_schema_to_gbnf(schema, gbnf, &err) : clb_json_object_gbnf(gbnf, &err);
@@ -35,7 +35,7 @@ static int read_json_schema(const json_t *format, clb_buf *gbnf, clb_refusal *r)
         if (!schema || json_is_null(schema))
             return clb_refuse(r, "missing_required_parameter", "response_format.json_schema",
                               "Missing required parameter: 'response_format.json_schema'.");
-        return convert(schema, "response_format.schema", gbnf, r);
+        return clb_openai_schema(schema, "response_format.schema", gbnf, r);
     }
     CLB_TRY(clb_fields_check(wrapper, "response_format.json_schema", (const clb_field *const[]){schema_fields}, 1, r));
     CLB_TRY(clb_field_string(wrapper, "response_format.json_schema.name", &name, r));
@@ -43,7 +43,7 @@ static int read_json_schema(const json_t *format, clb_buf *gbnf, clb_refusal *r)
     if (!schema || json_is_null(schema))
         return clb_refuse(r, "missing_required_parameter", "response_format.json_schema.schema",
                           "Missing required parameter: 'response_format.json_schema.schema'.");
-    return convert(schema, "response_format.json_schema.schema", gbnf, r);
+    return clb_openai_schema(schema, "response_format.json_schema.schema", gbnf, r);
 }
 
 static int read_response_format(const json_t *format, clb_buf *gbnf, clb_refusal *r)
@@ -63,7 +63,7 @@ static int read_response_format(const json_t *format, clb_buf *gbnf, clb_refusal
     if ((type == 0 && schema) || json_is_object(json_object_get(format, "json_schema")))
         return clb_refuse(r, "invalid_value", "response_format",
                           "Invalid 'response_format': a schema needs the type 'json_schema'.");
-    return type == 1 ? convert(schema, "response_format.schema", gbnf, r) : COLIBRI_OK;
+    return type == 1 ? clb_openai_schema(schema, "response_format.schema", gbnf, r) : COLIBRI_OK;
 }
 
 int clb_openai_format_read(const json_t *body, clb_buf *gbnf, const char **param, clb_refusal *r)
@@ -83,7 +83,7 @@ int clb_openai_format_read(const json_t *body, clb_buf *gbnf, const char **param
             return clb_refuse(r, "invalid_value", "json_schema",
                               "'json_schema' and 'response_format' cannot be combined.");
         *param = "json_schema";
-        CLB_TRY(convert(schema, "json_schema", gbnf, r));
+        CLB_TRY(clb_openai_schema(schema, "json_schema", gbnf, r));
     }
     CLB_TRY(clb_field_string(body, "grammar", &grammar, r));
     if (!grammar || !*grammar)
@@ -102,4 +102,26 @@ int clb_openai_grammar(clb_text_options *o, const clb_buf *gbnf, const char *par
     if (rc == COLIBRI_E_NOMEM || rc == COLIBRI_E_INTERNAL)
         return clb_refuse_status(r, rc, err.msg);
     return rc ? clb_refuse(r, "invalid_value", param, "Invalid '%s': %s", param, err.msg) : COLIBRI_OK;
+}
+
+int clb_openai_template_values(const json_t *body, const json_t *from, const char *name, json_t **kwargs,
+                               clb_refusal *r)
+{
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", NULL};
+    json_t *given;
+    size_t effort = 7;
+    bool thinking = true;
+    CLB_TRY(clb_field_object(body, "chat_template_kwargs", &given, r));
+    CLB_TRY(clb_field_choice(from, name, efforts, &effort, r));
+    CLB_TRY(clb_field_bool(body, "enable_thinking", &thinking, r));
+    *kwargs = given ? json_copy(given) : json_object();
+    if (!*kwargs)
+        return clb_refuse_nomem(r);
+    int failed = 0;
+    if (effort < 7 && !json_object_get(*kwargs, "reasoning_effort"))
+        failed |= json_object_set_new(*kwargs, "reasoning_effort", json_string(efforts[effort]));
+    if ((effort == 0 || json_is_boolean(json_object_get(body, "enable_thinking"))) &&
+        !json_object_get(*kwargs, "enable_thinking"))
+        failed |= json_object_set_new(*kwargs, "enable_thinking", json_boolean(effort != 0 && thinking));
+    return failed ? clb_refuse_nomem(r) : COLIBRI_OK;
 }

@@ -20,6 +20,8 @@ const clb_http_route clb_serve_routes[] = {
     {"POST", "/chat/completions", clb_serve_chat_completions, 0},
     {"POST", "/v1/completions", clb_serve_completions, 0},
     {"POST", "/completions", clb_serve_completions, 0},
+    {"POST", "/v1/responses", clb_serve_responses, 0},
+    {"POST", "/responses", clb_serve_responses, 0},
     {"POST", "/v1/embeddings", clb_serve_embeddings, 0},
     {"POST", "/embeddings", clb_serve_embeddings, 0},
     {"POST", "/v1/messages", clb_serve_messages, 0},

@@ -59,3 +59,16 @@ int clb_tools_check(const json_t *tools, char param[64], clb_error *err)
         param[0] = '\0';
     return COLIBRI_OK;
 }
+
+json_t *clb_tools_find(const json_t *tools, const char *name)
+{
+    json_t *tool;
+    size_t i;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const char *other = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (other && strcmp(name, other) == 0)
+            return tool;
+    }
+    return NULL;
+}

@@ -27,6 +27,8 @@ enum clb_tool_choice { CLB_TOOLS_AUTO, CLB_TOOLS_NONE, CLB_TOOLS_REQUIRED, CLB_T
  * "strict"}}, names [A-Za-z0-9_.-]{1,64}, each once, at most 256. *param (may be NULL): where the mistake is,
  * "tools[2].function". */
 int clb_tools_check(const json_t *tools, char param[64], clb_error *err);
+/* The one of this name; NULL: none. */
+json_t *clb_tools_find(const json_t *tools, const char *name);
 
 /* ---- the parser: one choice of one request; one thread at a time ---- */
 

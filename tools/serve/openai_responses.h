@@ -1,0 +1,23 @@
+/* OpenAI's Responses API, without memory, in three files: the request (openai_responses.c), its items and tools in the
+ * shape of chat (openai_responses_input.c), and the reply (openai_responses_reply.c). */
+#ifndef CLB_SERVE_OPENAI_RESPONSES_H
+#define CLB_SERVE_OPENAI_RESPONSES_H
+
+#include "serve/completion.h"
+#include "serve/prompt.h"
+
+/* instructions and input -> a new list of messages in chat's shape. */
+int clb_responses_messages(const json_t *body, json_t **out, clb_refusal *r);
+/* tools -> a new list in chat's shape, NULL if there are none. */
+int clb_responses_tools(const json_t *body, json_t **out, clb_refusal *r);
+
+/* What the reply needs beside the events, and the reply as far as it is written. */
+typedef struct clb_responses_own clb_responses_own;
+
+/* Takes what it needs out of the prompt, and holds the tools (NULL: none may be called). `body` is looked at for what
+ * the reply repeats. */
+int clb_responses_own_create(const json_t *body, const clb_text_options *o, clb_prompt *prompt, const json_t *tools,
+                             clb_responses_own **out, clb_refusal *r);
+extern const clb_completion_shape clb_responses_shape;
+
+#endif

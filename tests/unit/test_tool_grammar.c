@@ -8,6 +8,7 @@
 #include "serve/tool_impl.h"
 #include "serve/tools.h"
 #include "support.h"
+#include "support/vocab_image.h"
 
 static const char tools_json[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":"
@@ -57,21 +58,24 @@ static uint32_t choose(const uint64_t *allowed, test_rand *rng)
     uint32_t closing[4096], any[4096];
     uint32_t n_closing = 0, n_any = 0;
     const uint32_t from = (uint32_t)test_rand_below(rng, n);
+    clb_buf bytes = {0};
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t id = (from + k) % n;
         if (!(allowed[id / 64] >> id % 64 & 1))
             continue;
-        clb_buf bytes = {0};
         clb_error err;
-        if (clb_vocab_is_eog(vocab, id))
-            return id; /* the end, wherever it may be */
+        if (clb_vocab_is_eog(vocab, id)) { /* the end, wherever it may be */
+            clb_buf_free(&bytes);
+            return id;
+        }
+        bytes.n = 0;
         assert_ok(clb_token_bytes(vocab, id, true, &bytes, &err), &err);
-        if (n_any < 4096)
+        if (n_any < 4096 && (!bytes.n || bytes.data[0])) /* texts are C strings here */
             any[n_any++] = id;
-        if (bytes.n && n_closing < 4096 && strchr("\"}])<,:", bytes.data[0]))
+        if (bytes.n && n_closing < 4096 && bytes.data[0] && strchr("\"}])<,:", bytes.data[0]))
             closing[n_closing++] = id;
-        clb_buf_free(&bytes);
     }
+    clb_buf_free(&bytes);
     assert_true(n_any > 0);
     return n_closing && test_rand_below(rng, 3) ? closing[(uint32_t)test_rand_below(rng, n_closing)]
                                                 : any[(uint32_t)test_rand_below(rng, n_any)];
@@ -89,7 +93,7 @@ static bool sample(const char *gbnf, test_rand *rng, clb_buf *out)
     if (clb_grammar_parse((clb_str){gbnf, strlen(gbnf)}, &g, &err))
         fail_msg("%s\n%s", err.msg, gbnf);
     assert_ok(clb_matcher_create(g, tree, &m, &err), &err);
-    for (int i = 0; i < 400 && !over; i++) {
+    for (int i = 0; i < 500 && !over; i++) {
         assert_ok(clb_matcher_mask(m, allowed, &err), &err);
         const uint32_t id = choose(allowed, rng);
         over = clb_vocab_is_eog(vocab, id);
@@ -132,7 +136,7 @@ static int check(const clb_tool_format *f, const char *only, bool one, test_rand
     clb_buf prefill = {0}, gbnf = {0};
     clb_error err = {0};
     int complete = 0;
-    if (clb_tool_grammar(f, tools, only, one, &prefill, &gbnf, &err))
+    if (clb_tool_grammar(f, vocab, tools, only, one, &prefill, &gbnf, &err))
         fail_msg("%s: %s", f->name, err.msg);
     for (int round = 0; round < 3; round++) {
         clb_buf text = {0};
@@ -171,9 +175,8 @@ static int check(const clb_tool_format *f, const char *only, bool one, test_rand
     return complete;
 }
 
-static void every_format(void **state)
+static void check_every_format(void)
 {
-    (void)state;
     test_rand rng = {3};
     for (const clb_tool_format *f = clb_tool_formats; f->name; f++) {
         int complete = check(f, "get_weather", true, &rng);
@@ -183,6 +186,166 @@ static void every_format(void **state)
         if (complete < 3)
             fail_msg("%s: only %d of 12 texts came to an end", f->name, complete);
     }
+}
+
+static void every_format(void **state)
+{
+    (void)state;
+    check_every_format();
+}
+
+/* ---- a vocabulary in which the marks are control tokens ---- */
+
+#define BAR "\xEF\xBD\x9C"
+#define LOW "\xE2\x96\x81"
+
+static const char *const marks[] = {"<|tool_call_start|>",
+                                    "<|tool_call_end|>",
+                                    "[TOOL_CALLS]",
+                                    "[ARGS]",
+                                    "[THINK]",
+                                    "[/THINK]",
+                                    "<think>",
+                                    "</think>",
+                                    "<|START_ACTION|>",
+                                    "<|END_ACTION|>",
+                                    "<|START_RESPONSE|>",
+                                    "<|START_THINKING|>",
+                                    "<|END_THINKING|>",
+                                    "<|tool_call>",
+                                    "<tool_call|>",
+                                    "<|channel>",
+                                    "<channel|>",
+                                    "<|tool_call|>",
+                                    "<|/tool_call|>",
+                                    "<tool_call>",
+                                    "</tool_call>",
+                                    "<|python_tag|>",
+                                    "<|tool_calls_section_begin|>",
+                                    "<|tool_calls_section_end|>",
+                                    "<|tool_call_begin|>",
+                                    "<|tool_call_argument_begin|>",
+                                    "<" BAR "tool" LOW "calls" LOW "begin" BAR ">",
+                                    "<" BAR "tool" LOW "calls" LOW "end" BAR ">",
+                                    "<" BAR "tool" LOW "call" LOW "begin" BAR ">",
+                                    "<" BAR "tool" LOW "call" LOW "end" BAR ">",
+                                    "<" BAR "tool" LOW "sep" BAR ">",
+                                    BAR "DSML" BAR,
+                                    "<arg_key>",
+                                    "</arg_value>",
+                                    "<minimax:tool_call>",
+                                    "<|tools_prefix|>",
+                                    "<TOOLCALL>",
+                                    "<other>"};
+#define N_MARKS (sizeof marks / sizeof *marks)
+
+static clb_vocab *make_marked(void)
+{
+    static small_token tokens[2 + 256 + N_MARKS + 1];
+    static char bytes[256][8];
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id=1", "tokenizer.ggml.unknown_token_id=0", NULL};
+    size_t n = 0;
+    tokens[n++] = (small_token){"<unk>", T_UNKNOWN, 0};
+    tokens[n++] = (small_token){"</s>", T_CONTROL, 0};
+    for (int i = 0; i < 256; i++) {
+        snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", (unsigned)i);
+        tokens[n++] = (small_token){bytes[i], T_BYTE, 0};
+    }
+    for (size_t i = 0; i < N_MARKS; i++)
+        tokens[n++] = (small_token){marks[i], T_CONTROL, 0};
+    const small_vocab v = {"llama", NULL, NULL, tokens, NULL, keys, false, false};
+    return small_vocab_load(&v);
+}
+
+/* The text as tokens, marks as themselves; false: a token was not allowed, or the text may not end. */
+static bool follows(const char *gbnf, const char *text)
+{
+    clb_error err = {0};
+    clb_grammar *g;
+    clb_matcher *m;
+    bool fits = true;
+    if (clb_grammar_parse((clb_str){gbnf, strlen(gbnf)}, &g, &err))
+        fail_msg("%s\n%s", err.msg, gbnf);
+    assert_ok(clb_matcher_create(g, tree, &m, &err), &err);
+    while (*text && fits) {
+        uint32_t id = 2u + (unsigned char)*text;
+        size_t n = 1;
+        for (uint32_t i = 0; i < N_MARKS; i++)
+            if (strlen(marks[i]) > n && strncmp(text, marks[i], strlen(marks[i])) == 0) {
+                n = strlen(marks[i]);
+                id = 2u + 256u + i;
+            }
+        fits = clb_matcher_accept(m, id, &err) == COLIBRI_OK;
+        text += n;
+    }
+    fits = fits && clb_matcher_may_end(m);
+    clb_matcher_destroy(m);
+    clb_grammar_release(g);
+    return fits;
+}
+
+/* A call that must be, as a text; NULL: it did not come to an end. */
+static char *whole_call(const clb_tool_format *f, bool one, test_rand *rng)
+{
+    clb_buf whole = {0}, gbnf = {0};
+    clb_error err = {0};
+    assert_ok(clb_tool_grammar(f, vocab, tools, NULL, one, &whole, &gbnf, &err), &err);
+    const bool ended = sample(gbnf.data, rng, &whole);
+    clb_buf_free(&gbnf);
+    if (ended)
+        return whole.data;
+    clb_buf_free(&whole);
+    return NULL;
+}
+
+static void marks_that_are_tokens(void **state)
+{
+    (void)state;
+    clb_vocab *const plain = vocab;
+    clb_token_tree *const plain_tree = tree;
+    clb_error err = {0};
+    test_rand rng = {5};
+    size_t n_formats = 0, n_calls = 0;
+    vocab = make_marked();
+    assert_ok(clb_token_tree_create(vocab, &tree, &err), &err);
+    check_every_format();
+    for (const clb_tool_format *f = clb_tool_formats; f->name; f++) {
+        if (!clb_tool_may_be_constrained(f))
+            continue;
+        n_formats++;
+        clb_buf gbnf = {0};
+        assert_ok(clb_tool_grammar_auto(f, vocab, tools, false, &gbnf, &err), &err);
+        if (!follows(gbnf.data,
+                     "Hi <b>there</b> [1] <think>hm</think> [THINK]x[/THINK]y <|channel>thought\nz<channel|>"))
+            fail_msg("%s: text and thoughts are refused", f->name);
+        assert_true(follows(gbnf.data, ""));
+        assert_false(follows(gbnf.data, "a <other> b")); /* a token that is nobody's mark */
+        for (int round = 0; round < 4; round++) {
+            char text[8192], *one = whole_call(f, round % 2, &rng);
+            if (!one)
+                continue;
+            n_calls++;
+            snprintf(text, sizeof text, "Well. <think>hm</think>%s", one);
+            if (!follows(gbnf.data, text))
+                fail_msg("%s: refused: %s", f->name, text);
+            snprintf(text, sizeof text, "%s more", one);
+            if (follows(gbnf.data, text) && f->shape != CLB_SHAPE_XML)
+                fail_msg("%s: text after the call: %s", f->name, text);
+            char *name = strstr(text, "get_weather");
+            if (name || (name = strstr(text, "ping")) != NULL) {
+                name[3] = 'X';
+                if (follows(gbnf.data, text))
+                    fail_msg("%s: another function is called: %s", f->name, text);
+            }
+            free(one);
+        }
+        clb_buf_free(&gbnf);
+    }
+    assert_true(n_formats > 18 && n_calls > 2 * n_formats);
+    clb_token_tree_destroy(tree);
+    clb_vocab_free(vocab);
+    vocab = plain;
+    tree = plain_tree;
 }
 
 static bool accepts(const char *gbnf, const char *text)
@@ -206,7 +369,7 @@ static void free_text(void **state)
     clb_buf gbnf = {0};
     clb_error err = {0};
     size_t constrained = 0;
-    assert_ok(clb_tool_grammar_auto(clb_tool_format_by_name("hermes"), tools, false, &gbnf, &err), &err);
+    assert_ok(clb_tool_grammar_auto(clb_tool_format_by_name("hermes"), vocab, tools, false, &gbnf, &err), &err);
 #define PING "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>"
     static const char *const good[] = {"",
                                        "Hello <b>world</b> <<<",
@@ -234,7 +397,7 @@ static void free_text(void **state)
             continue;
         char text[128];
         clb_buf own = {0};
-        assert_ok(clb_tool_grammar_auto(f, tools, true, &own, &err), &err);
+        assert_ok(clb_tool_grammar_auto(f, vocab, tools, true, &own, &err), &err);
         snprintf(text, sizeof text, "some <text> %s", f->open[0]);
         assert_false(accepts(own.data, text));
         text[strlen(text) - 1] = '\0';
@@ -242,7 +405,7 @@ static void free_text(void **state)
         clb_buf_free(&own);
         constrained++;
     }
-    assert_true(constrained >= 8);
+    assert_true(constrained >= 18);
 }
 
 static void refusals(void **state)
@@ -250,8 +413,9 @@ static void refusals(void **state)
     (void)state;
     clb_buf prefill = {0}, gbnf = {0};
     clb_error err = {0};
-    assert_fails(clb_tool_grammar(clb_tool_format_by_name("hermes"), tools, "nobody", true, &prefill, &gbnf, &err),
-                 &err, COLIBRI_E_USAGE, "nobody");
+    assert_fails(
+        clb_tool_grammar(clb_tool_format_by_name("hermes"), vocab, tools, "nobody", true, &prefill, &gbnf, &err), &err,
+        COLIBRI_E_USAGE, "nobody");
     clb_buf_free(&prefill);
     clb_buf_free(&gbnf);
     /* a schema that no grammar can follow: an error for strict functions, any object for others */
@@ -260,7 +424,8 @@ static void refusals(void **state)
             json_pack("[{s:s, s:{s:s, s:b, s:{s:s, s:{s:{s:{s:s}}}}}}]", "type", "function", "function", "name", "f",
                       "strict", strict, "parameters", "type", "object", "properties", "a", "not", "type", "string");
         assert_non_null(odd);
-        const int rc = clb_tool_grammar(clb_tool_format_by_name("hermes"), odd, NULL, true, &prefill, &gbnf, &err);
+        const int rc =
+            clb_tool_grammar(clb_tool_format_by_name("hermes"), vocab, odd, NULL, true, &prefill, &gbnf, &err);
         assert_int_equal(rc != COLIBRI_OK, strict);
         json_decref(odd);
         clb_buf_free(&prefill);
@@ -331,10 +496,8 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format),
-        cmocka_unit_test(free_text),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(tools_are_checked),
+        cmocka_unit_test(every_format), cmocka_unit_test(marks_that_are_tokens), cmocka_unit_test(free_text),
+        cmocka_unit_test(refusals),     cmocka_unit_test(tools_are_checked),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

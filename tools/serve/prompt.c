@@ -72,17 +72,20 @@ static const char *opened_by(const clb_jinja_output *o, const clb_tool_format *f
 /* Marks of the format, or of thoughts, are tokens that are not shown unless asked for. */
 static bool needs_special(const clb_vocab *vocab, const clb_tool_format *f, bool calls, bool thoughts)
 {
-    const char *marks[16];
+    const char *const within[] = {f->call_open, f->call_close, f->sep, f->param_open, f->key_end, f->value_end};
+    const char *marks[4 * CLB_MARKS + sizeof within / sizeof *within];
     size_t n = 0;
     if (f->shape == CLB_SHAPE_HARMONY)
         return true;
-    for (size_t i = 0; i < CLB_MARKS && calls; i++)
+    for (size_t i = 0; i < CLB_MARKS && calls; i++) {
         if (f->open[i])
             marks[n++] = f->open[i];
-    if (calls && f->call_open && f->call_open[0])
-        marks[n++] = f->call_open;
-    if (calls && f->sep && f->sep[0])
-        marks[n++] = f->sep;
+        if (f->close[i])
+            marks[n++] = f->close[i];
+    }
+    for (size_t i = 0; i < sizeof within / sizeof *within && calls; i++)
+        if (within[i] && within[i][0])
+            marks[n++] = within[i];
     for (size_t i = 0; i < 2 * CLB_MARKS; i++)
         if (f->drop[i] && f->drop[i][0] == '<')
             marks[n++] = f->drop[i];
@@ -161,16 +164,15 @@ static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb
         opened = "";
     }
     if (must) {
-        CLB_GO(clb_tool_grammar(a->format, tools, q->choice == CLB_TOOLS_NAMED ? q->tool_name : NULL, q->one_call,
+        CLB_GO(clb_tool_grammar(a->format, vocab, tools, q->choice == CLB_TOOLS_NAMED ? q->tool_name : NULL, q->one_call,
                                 &prefill, &gbnf, err));
         const bool twice = strcmp(opened, ">>>") == 0; /* the mark is there already */
         CLB_GO(append(o, prefill.n ? prefill.data + (twice ? 3 : 0) : "", err));
         opened = prefill.n ? prefill.data : "";
     }
-    /* strict functions that need not be called: a grammar where the marks are text, else the model's word */
-    if (tools && q->choice == CLB_TOOLS_AUTO && any_strict(tools) && clb_tool_may_be_constrained(a->format) &&
-        !needs_special(vocab, a->format, true, false))
-        CLB_GO(clb_tool_grammar_auto(a->format, tools, q->one_call, &gbnf, err));
+    /* strict functions that need not be called: a grammar where calls have a mark, else the model's word */
+    if (tools && q->choice == CLB_TOOLS_AUTO && any_strict(tools) && clb_tool_may_be_constrained(a->format))
+        CLB_GO(clb_tool_grammar_auto(a->format, vocab, tools, q->one_call, &gbnf, err));
     out->format = a->format;
     out->special = needs_special(vocab, a->format, tools != NULL, q->reasoning);
     out->opened = strdup(opened);

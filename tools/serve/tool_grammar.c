@@ -8,20 +8,93 @@
 #include "serve/tool_impl.h"
 
 #define CALLS_MORE 15 /* further calls of one reply */
+#define TOKENS     64u
 
 typedef struct maker {
     const clb_tool_format *f;
     clb_gbnf *g;
     clb_buf body; /* GBNF of the rule at hand */
     clb_error *err;
+    const clb_vocab *vocab;
+    uint32_t marks[TOKENS], n_marks;     /* control tokens in marks of calls */
+    uint32_t between[TOKENS], n_between; /* in marks of thoughts, and in marks that are no text */
 } maker;
+
+/* ---- control tokens, which no characters match ---- */
+
+static bool part_of(const char *mark, clb_str token)
+{
+    return mark && memmem(mark, strlen(mark), token.p, token.n);
+}
+
+static bool in_call(const clb_tool_format *f, clb_str token)
+{
+    bool found = part_of(f->call_open, token) || part_of(f->call_close, token) || part_of(f->sep, token) ||
+                 part_of(f->param_open, token) || part_of(f->key_end, token) || part_of(f->value_end, token);
+    for (size_t i = 0; i < CLB_MARKS; i++)
+        found = found || part_of(f->open[i], token) || part_of(f->close[i], token);
+    return found;
+}
+
+static void find_tokens(maker *m, const clb_vocab *vocab)
+{
+    m->vocab = vocab;
+    for (uint32_t id = 0; vocab && id < clb_vocab_size(vocab); id++) {
+        if (!clb_vocab_is_control(vocab, id) || clb_vocab_is_eog(vocab, id))
+            continue;
+        const clb_str text = clb_token_text(vocab, id);
+        bool between = clb_thought_part(text);
+        if (!text.n)
+            continue;
+        for (size_t i = 0; i < 2 * CLB_MARKS; i++)
+            between = between || part_of(m->f->drop[i], text);
+        if (in_call(m->f, text) && m->n_marks < TOKENS)
+            m->marks[m->n_marks++] = id;
+        else if (between && m->n_between < TOKENS)
+            m->between[m->n_between++] = id;
+    }
+}
+
+/* The longest mark that the text begins with; false: none. */
+static bool find_mark(const maker *m, const char *text, uint32_t *id, size_t *n)
+{
+    *n = 0;
+    for (uint32_t i = 0; i < m->n_marks; i++) {
+        const clb_str mark = clb_token_text(m->vocab, m->marks[i]);
+        if (mark.n > *n && strncmp(text, mark.p, mark.n) == 0) {
+            *n = mark.n;
+            *id = m->marks[i];
+        }
+    }
+    return *n > 0;
+}
+
+static int put_literal(maker *m, clb_buf *out, const char *text)
+{
+    size_t n = 0, n_mark;
+    uint32_t id;
+    while (text && text[n]) {
+        if (!find_mark(m, text + n, &id, &n_mark)) {
+            n++;
+            continue;
+        }
+        if (n) {
+            CLB_TRY(clb_buf_append(out, " ", 1, m->err));
+            CLB_TRY(clb_gbnf_literal(out, text, n, m->err));
+        }
+        CLB_TRY(clb_buf_printf(out, m->err, " <[%u]>", id));
+        text += n + n_mark;
+        n = 0;
+    }
+    if (!n)
+        return COLIBRI_OK;
+    CLB_TRY(clb_buf_append(out, " ", 1, m->err));
+    return clb_gbnf_literal(out, text, n, m->err);
+}
 
 static int literal(maker *m, const char *text)
 {
-    if (!text || !*text)
-        return COLIBRI_OK;
-    CLB_TRY(clb_buf_append(&m->body, " ", 1, m->err));
-    return clb_gbnf_literal(&m->body, text, strlen(text), m->err);
+    return put_literal(m, &m->body, text);
 }
 
 static int reference(maker *m, const char *rule)
@@ -234,10 +307,8 @@ static int parameters_rule(maker *m, const json_t *function, char rule[CLB_GBNF_
         CLB_GO(clb_buf_printf(&all, m->err, " %s%s", parameter, required ? "" : "?"));
     }
     m->body.n = 0;
-    if (xml) {
-        CLB_GO(clb_buf_append(&all, " ", 1, m->err));
-        CLB_GO(clb_gbnf_literal(&all, m->f->call_close, strlen(m->f->call_close), m->err));
-    }
+    if (xml)
+        CLB_GO(put_literal(m, &all, m->f->call_close));
     rc = clb_gbnf_rule(m->g, all.n ? all.data : "\"\"", rule, m->err);
 done:
     clb_buf_free(&all);
@@ -299,30 +370,44 @@ done:
     return rc;
 }
 
-/* "<" and what comes before the character at which a text stops to be the mark */
+/* What comes before the character at which a text stops to be the mark */
 static int literal_of(clb_buf *out, const char *text, size_t n, clb_error *err)
 {
     return n ? clb_gbnf_literal(out, text, n, err) : clb_buf_append(out, "\"\"", 2, err);
 }
 
-/* Any text in which the mark does not occur. It begins with '<' and has no other one, so that a text which stops to be
- * the mark may only begin it anew at the next '<'. */
+static size_t character(const char *at)
+{
+    size_t n = 1;
+    while (((unsigned char)at[n] & 0xc0) == 0x80)
+        n++;
+    return n;
+}
+
+/* Any text in which the mark does not occur. Its first character occurs once in it, so that a text which stops to be
+ * the mark may only begin it anew at the next one. */
 static int text_rule(maker *m, const char *mark, char rule[CLB_GBNF_NAME])
 {
     const size_t n = strlen(mark);
+    const unsigned first = (unsigned char)mark[0];
     clb_buf tails = {0}, prefixes = {0}, body = {0};
     char tail[CLB_GBNF_NAME], prefix[CLB_GBNF_NAME];
     int rc = COLIBRI_OK;
-    for (size_t k = 0; k + 1 < n; k++) {
-        CLB_GO(clb_buf_append(&tails, " | ", k ? 3 : 0, m->err));
-        CLB_GO(literal_of(&tails, mark + 1, k, m->err));
-        CLB_GO(clb_buf_printf(&tails, m->err, " [^<\\x%02x]", (unsigned)(unsigned char)mark[k + 1]));
-        CLB_GO(clb_buf_append(&prefixes, " | ", k ? 3 : 0, m->err));
-        CLB_GO(literal_of(&prefixes, mark + 1, k, m->err));
+    for (size_t k = 1; k < n; k += character(mark + k)) {
+        const size_t n_next = character(mark + k);
+        CLB_GO(clb_buf_append(&tails, " | ", k > 1 ? 3 : 0, m->err));
+        CLB_GO(literal_of(&tails, mark + 1, k - 1, m->err));
+        if (n_next == 1)
+            CLB_GO(clb_buf_printf(&tails, m->err, " [^\\x%02x\\x%02x]", first, (unsigned)(unsigned char)mark[k]));
+        else
+            CLB_GO(clb_buf_printf(&tails, m->err, " [^\\x%02x%.*s]", first, (int)n_next, mark + k));
+        CLB_GO(clb_buf_append(&prefixes, " | ", k > 1 ? 3 : 0, m->err));
+        CLB_GO(literal_of(&prefixes, mark + 1, k - 1, m->err));
     }
     CLB_GO(clb_gbnf_rule(m->g, tails.data, tail, m->err));
     CLB_GO(clb_gbnf_rule(m->g, prefixes.data, prefix, m->err));
-    CLB_GO(clb_buf_printf(&body, m->err, "[^<]* (\"<\" (%s [^<]* | %s))*", tail, prefix));
+    CLB_GO(clb_buf_printf(&body, m->err, "[^\\x%02x]* (\"\\x%02x\" (%s [^\\x%02x]* | %s))*", first, first, tail, first,
+                          prefix));
     rc = clb_gbnf_rule(m->g, body.data, rule, m->err);
 done:
     clb_buf_free(&tails);
@@ -334,11 +419,11 @@ done:
 bool clb_tool_may_be_constrained(const clb_tool_format *f)
 {
     const char *mark = f->open[0];
-    if (!mark || f->bare || mark[0] != '<' || strchr(mark + 1, '<') ||
-        (f->shape != CLB_SHAPE_JSON && f->shape != CLB_SHAPE_XML && f->shape != CLB_SHAPE_NAMED))
+    if (!mark || f->bare || (mark[0] != '<' && mark[0] != '[') || !mark[1] || strchr(mark + 1, mark[0]) ||
+        f->shape == CLB_SHAPE_HARMONY)
         return false;
     for (const char *c = mark; *c; c++)
-        if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7E)
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c == 0x7F)
             return false;
     return true;
 }
@@ -404,8 +489,8 @@ done:
     return rc;
 }
 
-int clb_tool_grammar(const clb_tool_format *f, const json_t *tools, const char *only, bool one_call, clb_buf *prefill,
-                     clb_buf *gbnf, clb_error *err)
+int clb_tool_grammar(const clb_tool_format *f, const clb_vocab *vocab, const json_t *tools, const char *only,
+                     bool one_call, clb_buf *prefill, clb_buf *gbnf, clb_error *err)
 {
     maker m = {.f = f, .err = err};
     char rule[CLB_GBNF_NAME];
@@ -415,6 +500,7 @@ int clb_tool_grammar(const clb_tool_format *f, const json_t *tools, const char *
     int rc = COLIBRI_OK;
     if (n == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "no function \"%s\" among the tools", only ? only : "");
+    find_tokens(&m, vocab);
     CLB_GO(clb_gbnf_create(&m.g, err));
     CLB_GO(write_open(f, prefill, err));
     if (n > 1 || !once)
@@ -434,14 +520,30 @@ done:
     return rc;
 }
 
-int clb_tool_grammar_auto(const clb_tool_format *f, const json_t *tools, bool one_call, clb_buf *gbnf, clb_error *err)
+/* Text, with control tokens that may stand in it. */
+static int free_rule(maker *m, char rule[CLB_GBNF_NAME])
+{
+    char text[CLB_GBNF_NAME];
+    CLB_TRY(text_rule(m, m->f->open[0], text));
+    m->body.n = 0;
+    CLB_TRY(reference(m, text));
+    for (uint32_t i = 0; i < m->n_between; i++)
+        CLB_TRY(clb_buf_printf(&m->body, m->err, "%s<[%u]>", i ? " | " : " ((", m->between[i]));
+    if (m->n_between)
+        CLB_TRY(clb_buf_printf(&m->body, m->err, ") %s)*", text));
+    return close_rule(m, rule);
+}
+
+int clb_tool_grammar_auto(const clb_tool_format *f, const clb_vocab *vocab, const json_t *tools, bool one_call,
+                          clb_buf *gbnf, clb_error *err)
 {
     maker m = {.f = f, .err = err};
     char text[CLB_GBNF_NAME], rule[CLB_GBNF_NAME], calls[CLB_GBNF_NAME];
     clb_buf open = {0};
     int rc = COLIBRI_OK;
+    find_tokens(&m, vocab);
     CLB_GO(clb_gbnf_create(&m.g, err));
-    CLB_GO(text_rule(&m, f->open[0], text));
+    CLB_GO(free_rule(&m, text));
     CLB_GO(calls_rule(&m, tools, NULL, NULL, rule));
     CLB_GO(write_open(f, &open, err));
     m.body.n = 0;

@@ -112,6 +112,7 @@ bool clb_tool_known(const clb_reply_parser *p, clb_str name);
 const char *clb_thought_open(const char *text, size_t n);
 const char *clb_thought_close(const char *open);
 bool clb_thought_mark(clb_str token);
+bool clb_thought_part(clb_str token); /* or a part of one */
 
 /* Readers: one step each. BAD before a call has begun makes the mark text. */
 int clb_read_json(clb_reply_parser *p, enum clb_read *out, clb_error *err);

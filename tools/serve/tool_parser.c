@@ -54,6 +54,15 @@ bool clb_thought_mark(clb_str token)
     return false;
 }
 
+bool clb_thought_part(clb_str token)
+{
+    for (size_t i = 0; i < N_THOUGHTS && token.n; i++)
+        if (memmem(thoughts[i].open, strlen(thoughts[i].open), token.p, token.n) ||
+            memmem(thoughts[i].close, strlen(thoughts[i].close), token.p, token.n))
+            return true;
+    return false;
+}
+
 static bool blank(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';

@@ -200,6 +200,35 @@ static void calls(void **state)
     json_decref(t);
 }
 
+/* A model's broken JSON comes back with what went wrong: it is shown, not refused. */
+static void broken_arguments(void **state)
+{
+    (void)state;
+#define BROKEN(text)                                                                                                   \
+    "[{\"role\":\"user\",\"content\":\"U\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"abcdefgh1\","            \
+    "\"function\":{"                                                                                                   \
+    "\"name\":\"f\",\"arguments\":\"" text                                                                             \
+    "\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"abcdefgh1\",\"content\":\"R\"}]"
+    static const struct {
+        const char *messages, *as_text, *as_object;
+    } cases[] = {
+        {BROKEN("{\\\"a\\\": "), "{\"a\": ", "{\"arguments\": \"{\\\"a\\\": \"}"},
+        {BROKEN("[1]"), "[1]", "{\"arguments\": \"[1]\"}"},
+        {BROKEN(""), "{}", "{}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char want[256];
+        snprintf(want, sizeof want, "<user>U\n<assistant>[TOOL_CALLS]f[ARGS]%s\n<tool>R\n<assistant>",
+                 cases[i].as_text);
+        expect(strings, cases[i].messages, &none, want, "");
+        snprintf(want, sizeof want,
+                 "<user>U\n<assistant><tool_call>{\"name\": \"f\", \"arguments\": %s}</tool_call>\n<result f "
+                 "abcdefgh1>R\n<assistant>",
+                 cases[i].as_object);
+        expect(objects, cases[i].messages, &none, want, "");
+    }
+}
+
 /* Two calls in a message, where the template takes one. */
 static void one_by_one(void **state)
 {
@@ -320,7 +349,7 @@ static void refusals(void **state)
     expect_refused(plain, "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\"}]}]",
                    "messages[0].tool_calls[0].function.name", "name");
     expect_refused(plain,
-                   "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\"}}]}]",
+                   "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":[1]}}]}]",
                    "messages[0].tool_calls[0].function.arguments", "JSON object");
     expect_refused("{{ raise_exception('not today') }}", "[{\"role\":\"user\",\"content\":\"x\"}]", "", "not today");
 }
@@ -366,10 +395,10 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contents),   cmocka_unit_test(systems),   cmocka_unit_test(calls),
-        cmocka_unit_test(one_by_one), cmocka_unit_test(explained), cmocka_unit_test(thoughts),
-        cmocka_unit_test(goes_on),    cmocka_unit_test(must_call), cmocka_unit_test(refusals),
-        cmocka_unit_test(no_forgery),
+        cmocka_unit_test(contents),         cmocka_unit_test(systems),    cmocka_unit_test(calls),
+        cmocka_unit_test(broken_arguments), cmocka_unit_test(one_by_one), cmocka_unit_test(explained),
+        cmocka_unit_test(thoughts),         cmocka_unit_test(goes_on),    cmocka_unit_test(must_call),
+        cmocka_unit_test(refusals),         cmocka_unit_test(no_forgery),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

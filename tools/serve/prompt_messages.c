@@ -104,26 +104,32 @@ static clb_jvalue *id_value(clb_adapter *a, const char *id)
     return text_value(a, brief);
 }
 
-/* The arguments of an earlier call: OpenAI's clients send a string. */
-static int arguments_of(clb_adapter *a, size_t i, size_t k, const json_t *f, json_t **out, clb_error *err)
+/* The arguments of an earlier call: OpenAI's clients send a string. Models write broken JSON at times, and their
+ * clients send that back with what went wrong: it is shown as it is where the template takes text (*raw), and as one
+ * string of an object elsewhere. */
+static int arguments_of(clb_adapter *a, size_t i, size_t k, const json_t *f, json_t **out, const char **raw,
+                        clb_error *err)
 {
-    const json_t *arguments = json_object_get(f, "arguments");
+    json_t *const arguments = json_object_get(f, "arguments");
     char field[72];
-    *out = NULL;
-    if (json_is_object(arguments))
-        *out = json_incref((json_t *)arguments);
-    else if (json_is_string(arguments) && json_string_length(arguments) == 0)
+    *raw = NULL;
+    if (json_is_object(arguments)) {
+        *out = json_incref(arguments);
+    } else if (!arguments || json_is_null(arguments) || (json_is_string(arguments) && !json_string_length(arguments))) {
         *out = json_object();
-    else if (json_is_string(arguments))
+    } else if (json_is_string(arguments)) {
         *out = json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL);
-    else if (!arguments || json_is_null(arguments))
-        *out = json_object();
-    if (json_is_object(*out))
-        return COLIBRI_OK;
-    json_decref(*out);
-    *out = NULL;
-    snprintf(field, sizeof field, ".tool_calls[%zu].function.arguments", k);
-    return refuse(a, i, field, "the arguments of a call must be a JSON object, or a string of one", err);
+        if (!json_is_object(*out)) {
+            json_decref(*out);
+            *out = json_pack("{s:O}", "arguments", arguments);
+            *raw = json_string_value(arguments);
+        }
+    } else {
+        *out = NULL;
+        snprintf(field, sizeof field, ".tool_calls[%zu].function.arguments", k);
+        return refuse(a, i, field, "the arguments of a call must be a JSON object, or a string of one", err);
+    }
+    return *out ? COLIBRI_OK : CLB_NOMEM(err, "arguments");
 }
 
 #define CALLS_MOST 128
@@ -146,13 +152,14 @@ static int add_calls(clb_adapter *a, size_t i, const json_t *calls, long only, c
         const json_t *f = json_object_get(call, "function");
         const char *name = json_string_value(json_object_get(f, "name")),
                    *id = json_string_value(json_object_get(call, "id"));
+        const char *raw;
         char field[72];
         if (only >= 0 && k != (size_t)only)
             continue;
         snprintf(field, sizeof field, ".tool_calls[%zu].function.name", k);
         if (!name)
             CLB_GO(refuse(a, i, field, "a call has a function with a name", err));
-        CLB_GO(arguments_of(a, i, k, f, &parsed[n], err));
+        CLB_GO(arguments_of(a, i, k, f, &parsed[n], &raw, err));
         written[n] = (clb_written_call){name, parsed[n]};
         clb_jvalue *v = clb_jdata_dict(a->d), *function = clb_jdata_dict(a->d);
         if (id)
@@ -162,10 +169,10 @@ static int add_calls(clb_adapter *a, size_t i, const json_t *calls, long only, c
         if (a->caps->object_arguments) {
             set(a, function, "arguments", clb_json_values(a->d, parsed[n]));
         } else {
-            char *dump = json_dumps(parsed[n], 0);
-            if (!dump)
+            char *dump = raw ? NULL : json_dumps(parsed[n], 0);
+            if (!raw && !dump)
                 CLB_GO(CLB_NOMEM(err, "arguments"));
-            set(a, function, "arguments", text_value(a, dump));
+            set(a, function, "arguments", text_value(a, raw ? raw : dump));
             free(dump);
         }
         set(a, v, "function", function);

@@ -160,6 +160,9 @@ def output_format():
     schema = dict(type="object", properties=dict(code=dict(type="integer")), required=["code"], additionalProperties=False)
     o = c.ok(MESSAGES, dict(ask(), output_config=dict(format=dict(type="json_schema", schema=schema))))
     assert isinstance(json.loads(o["content"][0]["text"])["code"], int), o
+    o = c.ok(MESSAGES, dict(ask(tools=[PING]), output_config=dict(format=dict(type="json_schema", schema=schema))))
+    block = o["content"][0]
+    assert block["type"] == "tool_use" or isinstance(json.loads(block["text"])["code"], int), o
 
 
 def refusals():

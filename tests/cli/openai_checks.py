@@ -340,6 +340,25 @@ def tools():
                               dict(role="tool", tool_call_id=call["id"], content="sunny")]
     o = c.ok(CHAT, dict(messages=turn, tools=[weather], tool_choice="none", max_tokens=20, seed=1))["choices"][0]
     assert "tool_calls" not in o["message"] and isinstance(o["message"]["content"], str)
+    # an answer of a schema, or a call: whichever the model begins, as it is pushed here
+    schema = dict(type="object", properties=dict(n=dict(type="integer")), required=["n"], additionalProperties=False)
+    form = dict(response_format=dict(type="json_schema", json_schema=dict(name="a", schema=schema)))
+    for begin, finish in (("{", "stop"), ("<tool_call>", "tool_calls")):
+        first = c.ok("/tokenize", dict(content=begin, add_special=False))["tokens"][0]
+        body = dict(ask, **form, temperature=0, parallel_tool_calls=False, logit_bias={str(first): 100})
+        o = c.ok(CHAT, body)["choices"][0]
+        assert o["finish_reason"] == finish, o
+        if finish == "stop":
+            assert list(json.loads(o["message"]["content"])) == ["n"] and "tool_calls" not in o["message"], o
+        else:
+            assert o["message"]["content"] is None and o["message"]["tool_calls"][0]["function"]["name"] == "get_weather", o
+        assert joined(c.stream(CHAT, body)[0])[1] == [finish]
+    o = c.ok(CHAT, dict(ask, grammar='root ::= "calls" | "r1"', temperature=0, parallel_tool_calls=False))["choices"][0]
+    assert o["finish_reason"] == "tool_calls" or o["message"]["content"] in ("calls", "r1"), o
+    o = c.ok(CHAT, dict(ask, **form, tool_choice="required"))["choices"][0]
+    assert o["finish_reason"] == "tool_calls", o
+    code, _, o = c.post(CHAT, dict(ask, grammar="root ::= nothing"))
+    assert code == 400 and o["error"]["param"] == "grammar", o
     code, _, o = c.post(CHAT, dict(ask, tools=[dict(type="function", function=dict(name="no spaces"))]))
     assert code == 400 and o["error"]["param"].startswith("tools[0]"), o
 

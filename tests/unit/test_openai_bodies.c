@@ -220,9 +220,8 @@ static void chat(void **state)
         {CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":{\"type\":\"allowed_"
               "tools\"}"),
          "tool_choice.allowed_tools", "missing_required_parameter", NULL},
-        {CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"response_format\":{\"type\":\"json_"
-              "object\"}"),
-         "response_format", "invalid_value", "tool_choice"},
+        {CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"grammar\":\"root ::= r1\""),
+         "grammar", "invalid_value", "r1"},
         {CHAT("\"reasoning_effort\":\"huge\""), "reasoning_effort", "invalid_value", NULL},
         {CHAT("\"reasoning_format\":\"html\""), "reasoning_format", "invalid_value", NULL},
         {CHAT("\"chat_template_kwargs\":[]"), "chat_template_kwargs", "invalid_type", NULL},

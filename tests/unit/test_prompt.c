@@ -53,6 +53,7 @@ typedef struct options {
     enum clb_tool_choice choice;
     const char *name;
     bool constrained, one;
+    const char *answer;
 } options;
 
 /* The prompt's text; *p is to be freed. */
@@ -71,7 +72,8 @@ static int make(const char *source, const char *messages, const options *o, clb_
                                   .kwargs = kwargs,
                                   .choice = o->choice,
                                   .tool_name = o->name,
-                                  .constrained = o->constrained,
+                                  .constrained = o->constrained || o->answer,
+                                  .answer = o->answer,
                                   .one_call = o->one,
                                   .reasoning = true};
     const int rc = clb_prompt_make(chat, vocab, &q, p, param, err);
@@ -328,6 +330,41 @@ static void must_call(void **state)
     clb_buf_free(&text);
 }
 
+/* An answer of a grammar, or calls: what grammar that makes under which choice. */
+static void answer_or_calls(void **state)
+{
+    (void)state;
+    static const char hi[] = "[{\"role\":\"user\",\"content\":\"Hi\"}]";
+    static const char unmarked[] = "{# <|start_header_id|> parameters #}" EACH "{{ m.content }}{% endfor %}"
+                                   "{% if tools %}{{ tools | tojson }}{% endif %}";
+    options o = {.tools = tools_json, .answer = "root ::= \"yes\""};
+    clb_prompt p;
+    clb_buf text = {0};
+    clb_error err = {0};
+    char param[64];
+    assert_ok(make(objects, hi, &o, &p, &text, param, &err), &err);
+    assert_non_null(p.gbnf);
+    assert_non_null(strstr(p.gbnf, "answer-root ::= \"yes\""));
+    assert_string_equal(p.opened, "");
+    clb_prompt_free(&p);
+    assert_ok(make(always, hi, &o, &p, &text, param, &err), &err); /* no thoughts before it */
+    assert_non_null(strstr(text.data, "<think>\n\n</think>"));
+    clb_prompt_free(&p);
+    o.choice = CLB_TOOLS_REQUIRED;
+    assert_ok(make(objects, hi, &o, &p, &text, param, &err), &err);
+    assert_null(strstr(p.gbnf, "answer"));
+    clb_prompt_free(&p);
+    o.choice = CLB_TOOLS_NONE;
+    assert_ok(make(objects, hi, &o, &p, &text, param, &err), &err);
+    assert_null(p.gbnf);
+    clb_prompt_free(&p);
+    o.choice = CLB_TOOLS_AUTO;
+    assert_fails(make(unmarked, hi, &o, &p, &text, param, &err), &err, COLIBRI_E_UNSUPPORTED,
+                 "a mark that calls begin with");
+    assert_string_equal(param, "tools");
+    clb_buf_free(&text);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -397,8 +434,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contents),         cmocka_unit_test(systems),    cmocka_unit_test(calls),
         cmocka_unit_test(broken_arguments), cmocka_unit_test(one_by_one), cmocka_unit_test(explained),
-        cmocka_unit_test(thoughts),         cmocka_unit_test(goes_on),    cmocka_unit_test(must_call),
-        cmocka_unit_test(refusals),         cmocka_unit_test(no_forgery),
+        cmocka_unit_test(thoughts),         cmocka_unit_test(goes_on),    cmocka_unit_test(answer_or_calls),
+        cmocka_unit_test(must_call),        cmocka_unit_test(refusals),   cmocka_unit_test(no_forgery),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

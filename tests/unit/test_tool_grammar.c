@@ -314,7 +314,7 @@ static void marks_that_are_tokens(void **state)
             continue;
         n_formats++;
         clb_buf gbnf = {0};
-        assert_ok(clb_tool_grammar_auto(f, vocab, tools, false, &gbnf, &err), &err);
+        assert_ok(clb_tool_grammar_auto(f, vocab, tools, false, NULL, &gbnf, &err), &err);
         if (!follows(gbnf.data,
                      "Hi <b>there</b> [1] <think>hm</think> [THINK]x[/THINK]y <|channel>thought\nz<channel|>"))
             fail_msg("%s: text and thoughts are refused", f->name);
@@ -369,7 +369,7 @@ static void free_text(void **state)
     clb_buf gbnf = {0};
     clb_error err = {0};
     size_t constrained = 0;
-    assert_ok(clb_tool_grammar_auto(clb_tool_format_by_name("hermes"), vocab, tools, false, &gbnf, &err), &err);
+    assert_ok(clb_tool_grammar_auto(clb_tool_format_by_name("hermes"), vocab, tools, false, NULL, &gbnf, &err), &err);
 #define PING "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>"
     static const char *const good[] = {"",
                                        "Hello <b>world</b> <<<",
@@ -397,7 +397,7 @@ static void free_text(void **state)
             continue;
         char text[128];
         clb_buf own = {0};
-        assert_ok(clb_tool_grammar_auto(f, vocab, tools, true, &own, &err), &err);
+        assert_ok(clb_tool_grammar_auto(f, vocab, tools, true, NULL, &own, &err), &err);
         snprintf(text, sizeof text, "some <text> %s", f->open[0]);
         assert_false(accepts(own.data, text));
         text[strlen(text) - 1] = '\0';
@@ -406,6 +406,32 @@ static void free_text(void **state)
         constrained++;
     }
     assert_true(constrained >= 18);
+}
+
+/* An answer of a grammar of its own, whose rules have the names of ours, or calls; nothing else. */
+static void answer_or_calls(void **state)
+{
+    (void)state;
+    static const char answer[] = "root ::= r1 (\",\" r1){1,2} # r1 in a comment [\n"
+                                 "r1 ::= [r1\\]]{2} | \"r1 \\\"root\" | <[7]> |\n  root-2\nroot-2 ::= (\"x\")\n";
+    static const char *const good[] = {"rr,11", "r1,]r,r1 \"root", "x,x", PING, PING "\n" PING};
+    static const char *const bad[] = {"",           "rr",          "rr,rr,rr,rr", "Hi",
+                                      "rr,rr" PING, PING " rr,rr", "<tool_call>", "answer-r1"};
+    clb_error err = {0};
+    for (const clb_tool_format *f = clb_tool_formats; f->name; f++) {
+        if (!clb_tool_may_be_constrained(f))
+            continue;
+        clb_buf gbnf = {0};
+        const bool hermes = strcmp(f->name, "hermes") == 0;
+        assert_ok(clb_tool_grammar_auto(f, NULL, tools, false, answer, &gbnf, &err), &err);
+        for (size_t i = 0; i < (hermes ? sizeof good / sizeof *good : 3); i++)
+            if (!accepts(gbnf.data, good[i]))
+                fail_msg("%s refuses: %s", f->name, good[i]);
+        for (size_t i = 0; i < (hermes ? sizeof bad / sizeof *bad : 4); i++)
+            if (accepts(gbnf.data, bad[i]))
+                fail_msg("%s accepts: %s", f->name, bad[i]);
+        clb_buf_free(&gbnf);
+    }
 }
 
 static void refusals(void **state)
@@ -496,7 +522,8 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format), cmocka_unit_test(marks_that_are_tokens), cmocka_unit_test(free_text),
+        cmocka_unit_test(every_format), cmocka_unit_test(marks_that_are_tokens),
+        cmocka_unit_test(free_text),    cmocka_unit_test(answer_or_calls),
         cmocka_unit_test(refusals),     cmocka_unit_test(tools_are_checked),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -131,8 +131,6 @@ static int read_output(const json_t *body, request *q, clb_refusal *r)
     CLB_TRY(clb_field_object(format, "output_config.format.schema", &schema, r));
     if (type == 1 || !schema)
         return clb_refuse(r, NULL, "output_config.format", "a format has the type json_schema and a schema");
-    if (q->tools && q->prompt.choice != CLB_TOOLS_NONE)
-        return clb_refuse(r, NULL, "output_config.format", "an output format cannot be combined with tools");
     clb_error err = {0};
     const int rc = clb_schema_to_gbnf(schema, &q->gbnf, &err);
     return rc ? clb_refuse(r, NULL, "output_config.format.schema", "%s", err.msg) : COLIBRI_OK;
@@ -154,6 +152,7 @@ static int read_request(const json_t *body, request *q, clb_refusal *r)
     q->prompt.tools = q->tools;
     q->prompt.reasoning = true;
     q->prompt.constrained = q->gbnf.n > 0;
+    q->prompt.answer = q->gbnf.n ? q->gbnf.data : NULL;
     return COLIBRI_OK;
 }
 
@@ -173,7 +172,7 @@ static int read_options(const clb_app *app, const json_t *body, const request *q
 {
     static const char *const limits[] = {"max_tokens", NULL};
     const json_t *most = json_object_get(body, "max_tokens");
-    const char *gbnf = q->gbnf.n ? q->gbnf.data : prompt->gbnf;
+    const char *gbnf = prompt->gbnf ? prompt->gbnf : q->gbnf.n ? q->gbnf.data : NULL;
     clb_error err = {0};
     if (!most || json_is_null(most))
         return clb_refuse(r, NULL, "max_tokens", "Field required");

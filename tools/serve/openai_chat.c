@@ -192,6 +192,12 @@ static int make_prompt(clb_app *app, struct chat_request *q, clb_text_options *o
     char param[64] = "";
     q->prompt.constrained = q->gbnf.n > 0;
     q->prompt.reasoning = q->reasoning;
+    if (q->gbnf.n && q->prompt.tools && q->prompt.choice != CLB_TOOLS_NONE) { /* it becomes a part of another one */
+        CLB_TRY(clb_openai_grammar(o, &q->gbnf, q->gbnf_param, r));
+        clb_grammar_release(o->grammar);
+        o->grammar = NULL;
+        q->prompt.answer = q->gbnf.data;
+    }
     const int rc = clb_prompt_make(app->chat, app->engine->vocab, &q->prompt, prompt, param, &err);
     if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_UNSUPPORTED || rc == COLIBRI_E_LIMIT)
         return clb_refuse(r, "invalid_value", param[0] ? param : "messages", "%s", err.msg);
@@ -201,6 +207,7 @@ static int make_prompt(clb_app *app, struct chat_request *q, clb_text_options *o
     o->special = prompt->special;
     if (prompt->gbnf) {
         q->gbnf_param = "tools";
+        q->gbnf.n = 0; /* an answer's is in it; where calls must be, there is none */
         if (clb_buf_append(&q->gbnf, prompt->gbnf, strlen(prompt->gbnf), NULL))
             return clb_refuse_nomem(r);
     }
@@ -218,12 +225,7 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, stru
     CLB_TRY(read_logprobs(o, body, r));
     CLB_TRY(read_tools(body, q, r));
     CLB_TRY(read_template_values(body, q, r));
-    CLB_TRY(clb_openai_format_read(body, &q->gbnf, &q->gbnf_param, r));
-    if (q->gbnf.n && q->prompt.tools && q->prompt.choice != CLB_TOOLS_NONE)
-        return clb_refuse(
-            r, "invalid_value", q->gbnf_param,
-            "A grammar or a schema of the answer cannot be combined with 'tools' unless 'tool_choice' is 'none'.");
-    return COLIBRI_OK;
+    return clb_openai_format_read(body, &q->gbnf, &q->gbnf_param, r);
 }
 
 void clb_serve_chat_completions(void *ctx, clb_exchange *x)

@@ -1,6 +1,7 @@
 /* The prompt of a chat request. */
 #include "serve/prompt.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,15 +165,25 @@ static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb
         opened = "";
     }
     if (must) {
-        CLB_GO(clb_tool_grammar(a->format, vocab, tools, q->choice == CLB_TOOLS_NAMED ? q->tool_name : NULL, q->one_call,
-                                &prefill, &gbnf, err));
+        CLB_GO(clb_tool_grammar(a->format, vocab, tools, q->choice == CLB_TOOLS_NAMED ? q->tool_name : NULL,
+                                q->one_call, &prefill, &gbnf, err));
         const bool twice = strcmp(opened, ">>>") == 0; /* the mark is there already */
         CLB_GO(append(o, prefill.n ? prefill.data + (twice ? 3 : 0) : "", err));
         opened = prefill.n ? prefill.data : "";
     }
     /* strict functions that need not be called: a grammar where calls have a mark, else the model's word */
-    if (tools && q->choice == CLB_TOOLS_AUTO && any_strict(tools) && clb_tool_may_be_constrained(a->format))
-        CLB_GO(clb_tool_grammar_auto(a->format, vocab, tools, q->one_call, &gbnf, err));
+    const bool may = clb_tool_may_be_constrained(a->format);
+    if (tools && q->choice == CLB_TOOLS_AUTO && q->answer && !may) {
+        if (a->param)
+            snprintf(a->param, 64, "tools");
+        CLB_GO(clb_fail(err, COLIBRI_E_UNSUPPORTED,
+                        "tools together with a format of the answer need a mark that calls begin with, which this "
+                        "model's (%s) do not have: ask for a call with tool_choice \"required\", or for an answer with "
+                        "\"none\"",
+                        clb_tool_format_name(a->format)));
+    }
+    if (tools && q->choice == CLB_TOOLS_AUTO && may && (q->answer || any_strict(tools)))
+        CLB_GO(clb_tool_grammar_auto(a->format, vocab, tools, q->one_call, q->answer, &gbnf, err));
     out->format = a->format;
     out->special = needs_special(vocab, a->format, tools != NULL, q->reasoning);
     out->opened = strdup(opened);

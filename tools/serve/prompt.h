@@ -13,6 +13,7 @@ typedef struct clb_prompt_request {
     bool one_call;           /* parallel_tool_calls: false */
     const json_t *documents; /* list; NULL */
     const json_t *kwargs;    /* chat_template_kwargs, an object; NULL */
+    const char *answer;      /* with `constrained`: that grammar; the reply may call instead. NULL: it is not needed here */
     bool constrained;        /* the reply will follow a grammar of the caller's: the prompt leaves no thoughts open */
     bool reasoning;          /* for opened: thoughts are told from the answer */
 } clb_prompt_request;
@@ -22,7 +23,8 @@ typedef struct clb_prompt {
     uint32_t n_protected;          /* first tokens that are the system prompt's */
     const clb_tool_format *format; /* for the parser */
     char *opened;                  /* for the parser: marks that the prompt ends with */
-    char *gbnf;   /* grammar of tool calls (choice required or named, or strict functions); NULL: none */
+    char *gbnf;   /* grammar of tool calls (choice required or named, or strict functions), with what else the
+                   * reply may be; NULL: none */
     bool special; /* for clb_request_options */
 } clb_prompt;
 
@@ -30,7 +32,7 @@ typedef struct clb_prompt {
  * role developer becomes system if the template has none, arguments of earlier calls become what the template wants,
  * tools of a template without them are explained in the system message, and results are given as a user's message. An
  * assistant's message at the end is gone on with. USAGE: messages that make no sense or that the template refuses;
- * *param (may be NULL) says where, "messages[3].content", or is "". [any-thread] */
+ * UNSUPPORTED: an answer or calls, where calls have no mark to tell them by. *param (may be NULL) says where, "messages[3].content", or is "". [any-thread] */
 int clb_prompt_make(const clb_chat_format *chat, const clb_vocab *vocab, const clb_prompt_request *request,
                     clb_prompt *out, char param[64], clb_error *err);
 void clb_prompt_free(clb_prompt *p);

@@ -4,11 +4,13 @@
 
 #include <string.h>
 
+#include "serve/gbnf_rename.h"
 #include "serve/schema.h"
 #include "serve/tool_impl.h"
 
 #define CALLS_MORE 15 /* further calls of one reply */
 #define TOKENS     64u
+#define ANSWER     "answer-" /* before names of rules that are not ours */
 
 typedef struct maker {
     const clb_tool_format *f;
@@ -535,7 +537,7 @@ static int free_rule(maker *m, char rule[CLB_GBNF_NAME])
 }
 
 int clb_tool_grammar_auto(const clb_tool_format *f, const clb_vocab *vocab, const json_t *tools, bool one_call,
-                          clb_buf *gbnf, clb_error *err)
+                          const char *answer, clb_buf *gbnf, clb_error *err)
 {
     maker m = {.f = f, .err = err};
     char text[CLB_GBNF_NAME], rule[CLB_GBNF_NAME], calls[CLB_GBNF_NAME];
@@ -543,15 +545,23 @@ int clb_tool_grammar_auto(const clb_tool_format *f, const clb_vocab *vocab, cons
     int rc = COLIBRI_OK;
     find_tokens(&m, vocab);
     CLB_GO(clb_gbnf_create(&m.g, err));
-    CLB_GO(free_rule(&m, text));
+    if (!answer)
+        CLB_GO(free_rule(&m, text));
     CLB_GO(calls_rule(&m, tools, NULL, NULL, rule));
     CLB_GO(write_open(f, &open, err));
     m.body.n = 0;
     CLB_GO(literal(&m, open.data));
     CLB_GO(put_calls(&m, rule, one_call));
     CLB_GO(close_rule(&m, calls));
-    CLB_GO(clb_buf_printf(&m.body, err, "%s %s?", text, calls));
-    rc = clb_gbnf_finish(m.g, m.body.data, gbnf, err);
+    if (answer)
+        CLB_GO(clb_buf_printf(&m.body, err, ANSWER "root | %s", calls));
+    else
+        CLB_GO(clb_buf_printf(&m.body, err, "%s %s?", text, calls));
+    CLB_GO(clb_gbnf_finish(m.g, m.body.data, gbnf, err));
+    if (answer) {
+        CLB_GO(clb_buf_append(gbnf, "\n", 1, err));
+        CLB_GO(clb_gbnf_rename(answer, ANSWER, gbnf, err));
+    }
 done:
     clb_gbnf_destroy(m.g);
     clb_buf_free(&m.body);

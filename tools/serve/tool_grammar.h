@@ -12,9 +12,10 @@ int clb_tool_grammar(const clb_tool_format *f, const clb_vocab *vocab, const jso
                      bool one_call, clb_buf *prefill, clb_buf *gbnf, clb_error *err);
 
 /* The model may call: any text, and if the mark that begins calls comes, calls that fit. Control tokens of
- * thoughts are let through, too. For formats whose calls have a mark that cannot begin within itself. */
+ * thoughts are let through, too. With `answer`, a valid grammar: a text of it or calls, nothing else. For formats whose
+ * calls have a mark that cannot begin within itself. */
 bool clb_tool_may_be_constrained(const clb_tool_format *f);
 int clb_tool_grammar_auto(const clb_tool_format *f, const clb_vocab *vocab, const json_t *tools, bool one_call,
-                          clb_buf *gbnf, clb_error *err);
+                          const char *answer, clb_buf *gbnf, clb_error *err);
 
 #endif

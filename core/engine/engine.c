@@ -100,6 +100,14 @@ static uint32_t pass_rows(const clb_engine *e, const clb_engine_options *options
     return e->batch + options->n_sequences - 1;
 }
 
+#define ASIDE_ROWS 128u
+
+/* Prompts in pieces of at most ASIDE_ROWS, and a token of each of the other sequences. */
+static uint32_t aside_rows(const clb_engine *e, const clb_engine_options *options)
+{
+    return options->interruptible && e->batch > ASIDE_ROWS ? ASIDE_ROWS + options->n_sequences - 1 : 0;
+}
+
 static uint64_t file_bytes(const clb_gguf *g)
 {
     uint64_t sum = 0;
@@ -122,6 +130,7 @@ static int fill_plan_input(clb_engine *e, const clb_engine_options *options, clb
         .kv_follows_ctx = e->kv_choice.budget.part > 0 ? e->kv_choice.budget.part : most_positions(e) >= e->ctx,
         .n_sequences = options->n_sequences,
         .max_rows = pass_rows(e, options),
+        .aside_rows = aside_rows(e, options),
         .n_workers = clb_pool_workers(e->pool),
         .budget = clb_config_u64(config, CLB_SET_memory_max_memory),
         .share = (uint32_t)clb_config_u64(config, CLB_SET_memory_memory_share),
@@ -266,7 +275,7 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
                         clb_vocab_size(e->vocab), e->model->hp.n_vocab);
     CLB_TRY(start_workers(e, options, err));
     CLB_TRY(open_kv(e, config, options->min_ctx, err));
-    CLB_TRY(clb_adapters_open(&e->adapters, e->model, pass_rows(e, options), config, err));
+    CLB_TRY(clb_adapters_open(&e->adapters, e->model, pass_rows(e, options) + aside_rows(e, options), config, err));
     CLB_TRY(fill_plan_input(e, options, err));
     if (options->plan_only)
         return COLIBRI_OK;
@@ -280,13 +289,12 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
         clb_model_inv_freq(e->model, e->inv_freq);
         e->kv_layout.inv_freq = e->inv_freq;
     }
-    e->kv_layout.recent_bytes =
-        clb_kv_recent_bytes(&e->kv_layout, most_positions(e), e->batch) * options->n_sequences;
+    e->kv_layout.recent_bytes = clb_kv_recent_bytes(&e->kv_layout, most_positions(e), e->batch) * options->n_sequences;
     CLB_TRY(clb_kv_cache_create(&e->kv_layout,
                                 clb_kv_bytes(&e->kv_layout, most_positions(e)) * options->n_sequences +
                                     e->plan_input.kv_shared_bytes,
                                 e->log, &e->kv, err));
-    const clb_forward_options forward = {
+    clb_forward_options forward = {
         .model = e->model,
         .pool = e->pool,
         .kv_layout = e->kv_layout,
@@ -301,6 +309,11 @@ static int open_engine(clb_engine *e, const clb_engine_options *options, clb_err
     };
     CLB_TRY(clb_forward_create(&forward, &e->forward, err));
     clb_forward_set_lora(e->forward, &e->adapters.defaults);
+    if (e->plan.aside_rows) {
+        forward.max_rows = e->aside_rows = e->plan.aside_rows;
+        CLB_TRY(clb_forward_create(&forward, &e->aside, err));
+        clb_forward_set_lora(e->aside, &e->adapters.defaults);
+    }
     CLB_TRY(open_sharing(e, options, err));
     e->load_ns = clb_now_ns() - t0;
     report_load(e);
@@ -333,6 +346,7 @@ void clb_engine_close(clb_engine *e)
         clb_expert_profile_save(e->model, e->profile, e->log);
     free(e->profile);
     clb_forward_destroy(e->forward);
+    clb_forward_destroy(e->aside);
     clb_adapters_close(&e->adapters);
     if (e->kv)
         clb_kv_cache_destroy(e->kv);

@@ -24,6 +24,7 @@ typedef struct clb_engine_options {
     const clb_log *log;             /* borrowed while the engine lives */
     uint32_t n_sequences;           /* sequences that may be alive at once, >= 1 */
     uint32_t min_ctx;               /* if no context length is configured, it is at least this; 0: the default */
+    bool interruptible;             /* passes of many rows can be interrupted by small ones: `aside`, if memory has room */
     bool (*cancelled)(void *ctx); /* polled while loading, between layers and while waiting for a drive; may be NULL */
     void *cancelled_ctx;
     void (*on_route)(void *ctx, const struct colibri_route *route); /* may be NULL */
@@ -64,6 +65,8 @@ typedef struct clb_engine {
     clb_kv_layout kv_layout;
     float *inv_freq; /* of the model's rotation, for the layout */
     clb_forward *forward;
+    clb_forward *aside;  /* a second set of buffers, for small passes that interrupt one of `forward`; NULL: none */
+    uint32_t aside_rows; /* its rows */
     clb_adapters adapters;
     clb_plan_input plan_input;
     clb_plan plan;

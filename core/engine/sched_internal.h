@@ -35,7 +35,8 @@ typedef struct clb_lane {
     bool first_read; /* goal is the prompt, not what a shift left of the text */
     bool apart;      /* takes no prefixes, gives none */
     bool lonely;     /* nothing comes of waiting for prefixes that others compute */
-    bool waited;
+    bool waited, waits; /* for what a pass computed; for the end of the one that is in flight */
+    uint32_t in_flight; /* in a pass that is being computed: how much it will hold then; 0: in none */
     uint32_t skipped;      /* passes without a row, in a row */
     size_t n_text;         /* given out */
     clb_token_info *infos; /* not given out */
@@ -96,6 +97,12 @@ struct clb_scheduler {
     clb_lane **in_pass, **reading; /* [n_sequences] */
     uint32_t n_in_pass;
     bool scored;              /* the last pass was a scoring lane's, which is alone */
+    /* A pass that may be interrupted for others, and what is computed meanwhile (sched_aside.c). */
+    bool may_pause, aside; /* aside: the lists above are those of the interruption */
+    clb_span *aside_spans;
+    clb_lane **aside_in_pass; /* [n_sequences] */
+    uint64_t pass_began_ns, text_ns; /* of the pass; when lanes outside of it were last served */
+    uint64_t aside_ns, aside_began_ns; /* spent in interruptions; the same when the pass began */
     double decode_ns, row_ns; /* a pass of generated tokens; what each prompt row adds. 0: unknown */
     int64_t credit_ns;        /* time of passes that may be given up */
     uint64_t secret;          /* of this run, for hashes of what clients choose */
@@ -113,13 +120,35 @@ void clb_lane_sample(clb_scheduler *s, clb_lane *lane); /* [any-thread] into sam
 int clb_lane_advance(clb_scheduler *s, clb_lane *lane, clb_error *err);
 void clb_lane_score(clb_scheduler *s, clb_lane *lane, uint32_t row, const float *logits);
 
+/* sched_choose.c */
+#define CLB_SCHED_FEWEST_ROWS 32u /* of prompts in a pass: fewer would cost more than they let others wait */
+/* Lanes that read their prompts and are not in flight, in the order in which they get rows: s->reading. */
+uint32_t clb_sched_sort_reading(clb_scheduler *s);
+/* Rows that prompts may have in the next pass. may_break: it can be interrupted or given up. */
+uint32_t clb_sched_prompt_rows(const clb_scheduler *s, uint32_t n_reading, bool may_break);
+/* Fills spans and in_pass; returns the rows of prompts. text: lanes that generate take part. */
+uint32_t clb_sched_choose(clb_scheduler *s, uint32_t n_reading, uint32_t rows, bool text);
+
 /* sched_pass.c: one pass over some of the lanes. *ran: there was something to do. An error is not one request's. */
 int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err);
+/* What was chosen is computed; then its lanes go on. */
+void clb_sched_run_chosen(clb_scheduler *s, uint32_t prompt_rows, clb_error *err);
+/* Lanes whose own work failed end their requests. */
+void clb_sched_fail_lanes(clb_scheduler *s);
 bool clb_sched_cancelled(void *scheduler);
+
+/* sched_aside.c */
+bool clb_sched_pauses(const clb_scheduler *s); /* long passes can be interrupted */
+void clb_sched_pause(void *scheduler);         /* the pass's pause hook (clb_forward_pause_by) */
 /* No strategy ever drops anything: any pieces of a prompt give the same. */
 static inline bool clb_sched_keeps_all(const clb_scheduler *s)
 {
     return !s->o.engine->kv_choice.traits.evicts;
+}
+/* The first choice's prompt is scored, once. */
+static inline bool clb_lane_scores(const clb_lane *lane)
+{
+    return lane->state == CLB_LANE_READS && lane->request->o.score_prompt && lane->first_read && !lane->choice;
 }
 /* Tokens of goal that are not held yet. */
 static inline uint32_t clb_lane_left(const clb_lane *lane)
@@ -128,6 +157,8 @@ static inline uint32_t clb_lane_left(const clb_lane *lane)
 }
 
 /* scheduler.c */
+/* Requests that are cancelled or late end, those that can start do; none that has a lane in flight is touched. */
+void clb_sched_look_around(clb_scheduler *s, bool stopping);
 void clb_request_fail(clb_scheduler *s, clb_request *r, int status, const char *message);
 /* A lane has ended; the last one ends the request. */
 void clb_request_lane_over(clb_scheduler *s, clb_request *r);

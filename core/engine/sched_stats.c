@@ -6,7 +6,7 @@
 #include "kv/prefix.h"
 
 #define WINDOW_NS UINT64_C(2000000000) /* rates are those of the last window */
-#define SLOW_NS   UINT64_C(250000000) /* between looks at every page and expert; more often only when nothing runs */
+#define SLOW_NS   UINT64_C(250000000)  /* between looks at every page and expert; more often only when nothing runs */
 
 void clb_sched_count_pass(clb_scheduler *s, uint32_t prompt_rows, uint32_t generated, uint64_t ns)
 {

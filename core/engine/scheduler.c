@@ -174,12 +174,20 @@ void clb_request_lane_over(clb_scheduler *s, clb_request *r)
         done(s, r, COLIBRI_OK, "");
 }
 
+static bool is_in_flight(const clb_request *r)
+{
+    for (uint32_t i = 0; r->lanes && i < r->o.n_choices; i++)
+        if (r->lanes[i].in_flight)
+            return true;
+    return false;
+}
+
 /* Lanes that are over go; requests whose last lane went, too. */
 static void reap(clb_scheduler *s)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i]->state != CLB_LANE_OVER)
+        if (s->lanes[i]->state != CLB_LANE_OVER || is_in_flight(s->lanes[i]->request))
             s->lanes[n++] = s->lanes[i];
         else
             clb_lane_free(s, s->lanes[i]);
@@ -187,7 +195,7 @@ static void reap(clb_scheduler *s)
     s->n_lanes = n;
     for (clb_request **at = &s->running; *at;) {
         clb_request *const r = *at;
-        if (r->n_open) {
+        if (r->n_open || is_in_flight(r)) {
             at = &r->next;
             continue;
         }
@@ -290,7 +298,16 @@ static void look_at_running(clb_scheduler *s, bool stopping)
 {
     const uint64_t now = clb_now_ns();
     for (clb_request *r = s->running; r; r = r->next)
-        end_early(s, r, stopping, now, false);
+        if (!is_in_flight(r))
+            end_early(s, r, stopping, now, false);
+}
+
+void clb_sched_look_around(clb_scheduler *s, bool stopping)
+{
+    look_at_running(s, stopping);
+    reap(s);
+    look_at_queue(s, stopping);
+    reap(s); /* those that could not start */
 }
 
 /* ---- calls ---- */
@@ -347,19 +364,25 @@ static void wait_for_work(clb_scheduler *s)
         ;
 }
 
+static void ask_scheduler(clb_scheduler *s, bool ask)
+{
+    clb_engine *const e = s->o.engine;
+    clb_forward_cancel_by(e->forward, ask ? clb_sched_cancelled : NULL, s);
+    clb_forward_pause_by(e->forward, ask && e->aside ? clb_sched_pause : NULL, s);
+    if (e->aside)
+        clb_forward_cancel_by(e->aside, ask ? clb_sched_cancelled : NULL, s);
+}
+
 int clb_scheduler_run(clb_scheduler *s, clb_error *err)
 {
     int rc = COLIBRI_OK;
-    clb_forward_cancel_by(s->o.engine->forward, clb_sched_cancelled, s);
+    ask_scheduler(s, true);
     for (;;) {
         const bool stopping = atomic_load(&s->stop);
         if (stopping)
             clb_scheduler_drain(s);
         run_calls(s);
-        look_at_running(s, stopping);
-        reap(s);
-        look_at_queue(s, stopping);
-        reap(s); /* those that could not start */
+        clb_sched_look_around(s, stopping);
         bool ran = false;
         rc = clb_sched_pass(s, &ran, err);
         reap(s);
@@ -374,12 +397,10 @@ int clb_scheduler_run(clb_scheduler *s, clb_error *err)
             wait_for_work(s);
     }
     if (rc) { /* nobody waits forever */
-        look_at_running(s, true);
-        reap(s);
-        look_at_queue(s, true);
+        clb_sched_look_around(s, true);
     }
     run_calls(s);
-    clb_forward_cancel_by(s->o.engine->forward, NULL, NULL);
+    ask_scheduler(s, false);
     return rc;
 }
 
@@ -434,9 +455,12 @@ int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **o
     s->in_pass = calloc(n, sizeof *s->in_pass);
     s->reading = calloc(n, sizeof *s->reading);
     s->spans = calloc(n, sizeof *s->spans);
+    s->aside_in_pass = calloc(n, sizeof *s->aside_in_pass);
+    s->aside_spans = calloc(n, sizeof *s->aside_spans);
     s->logits = calloc(n * n_vocab, sizeof *s->logits);
     s->residency = calloc((size_t)e->model->n_moe_layers * e->model->hp.n_experts + 1, 1);
-    if (!s->slots || !s->lanes || !s->in_pass || !s->reading || !s->spans || !s->logits || !s->residency) {
+    if (!s->slots || !s->lanes || !s->in_pass || !s->reading || !s->spans || !s->aside_in_pass || !s->aside_spans ||
+        !s->logits || !s->residency) {
         clb_scheduler_destroy(s);
         return CLB_NOMEM(err, "scheduler");
     }
@@ -454,6 +478,8 @@ void clb_scheduler_destroy(clb_scheduler *s)
     free(s->in_pass);
     free(s->reading);
     free(s->spans);
+    free(s->aside_in_pass);
+    free(s->aside_spans);
     free(s->logits);
     free(s->residency);
     sem_destroy(&s->wake);

@@ -2,8 +2,9 @@
  *
  * One thread owns the engine and calls clb_scheduler_run; any thread submits and cancels. A pass holds one row of every
  * request that generates, and pieces of the prompts that are being read; a pass with prompts in it is kept to about
- * `slice_ns` while others generate or wait, so that a long prompt does not stop their text; a longer pass is given up
- * when a new request comes, and repeated later (bounded: prompts still get on). Prompts with the least left go first,
+ * `slice_ns` while others generate or wait, so that a long prompt does not stop their text; a longer pass is interrupted
+ * for a new request (sched_aside.c) or, if the weights do not all stay in memory, given up and repeated later (bounded:
+ * prompts still get on). Prompts with the least left go first,
  * but each one that waits gets its turn. Tokens of a request are those of a lone run with the same seed: rows depend on
  * their own sequence alone, and where a strategy evicts, passes end where those of a lone run do.
  *
@@ -126,6 +127,7 @@ typedef struct clb_scheduler_stats {
     uint32_t running, reading, waiting; /* requests: generating, reading their prompt, in the queue */
     uint64_t submitted, finished, cancelled, failed, refused;
     uint64_t prompt_tokens, prompt_reused, generated_tokens, passes, rows;
+    uint64_t interruptions, given_up; /* passes that made way for others: for a small pass in between, or for good */
     uint64_t busy_ns, up_ns;
     double prompt_per_second, decode_per_second; /* of the last seconds; 0: nothing happened */
     uint64_t kv_used_bytes, kv_bytes, kv_shared_bytes;

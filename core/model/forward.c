@@ -122,14 +122,24 @@ void clb_forward_cancel_by(clb_forward *f, bool (*cancelled)(void *ctx), void *c
     f->options.cancelled_ctx = ctx;
 }
 
-static bool is_cancelled(const clb_forward *f)
+void clb_forward_pause_by(clb_forward *f, void (*pause)(void *ctx), void *ctx)
 {
-    return f->options.cancelled && f->options.cancelled(f->options.cancelled_ctx);
+    f->options.pause = pause;
+    f->options.pause_ctx = ctx;
+}
+
+static int look_up(const clb_forward *f, clb_error *err)
+{
+    const clb_forward_options *const o = &f->options;
+    if (o->pause)
+        o->pause(o->pause_ctx);
+    return o->cancelled && o->cancelled(o->cancelled_ctx) ? clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request")
+                                                         : COLIBRI_OK;
 }
 
 int clb_forward_wanted(const clb_forward *f, clb_error *err)
 {
-    return f->n_rows >= MANY_ROWS && is_cancelled(f) ? clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request") : COLIBRI_OK;
+    return f->n_rows >= MANY_ROWS ? look_up(f, err) : COLIBRI_OK;
 }
 
 void clb_forward_set_lora(clb_forward *f, const clb_lora_set *set)
@@ -420,8 +430,7 @@ static int run_layers(clb_forward *f, clb_error *err)
     struct between first = {.f = f};
     CLB_TRY(before_attention(&first, &f->model->layers[0], err));
     for (uint32_t il = 0; il < f->hp->n_layers; il++) {
-        if (is_cancelled(f))
-            return clb_fail(err, COLIBRI_E_CANCELLED, "stopped on request");
+        CLB_TRY(look_up(f, err));
         CLB_TRY(run_layer(f, il, err));
     }
     if (f->model->n_moe_layers)

@@ -36,9 +36,13 @@ typedef struct clb_forward_options {
      * row) and gates [n_rows][top_k]. For tests and experiments (changed routing is lossy); NULL: none. */
     void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
     void *adjust_route_ctx;
-    /* Polled between layers; true stops the pass with CANCELLED and leaves the sequences as before. NULL: never. */
+    /* Polled between layers, and inside of them if there are many rows; true stops the pass with CANCELLED and leaves the sequences as before. NULL: never. */
     bool (*cancelled)(void *ctx);
     void *cancelled_ctx;
+    /* Called wherever `cancelled` is polled, and may run passes of other sequences by another clb_forward on the same
+     * model, if all weights are in memory (clb_store_set_aside). NULL: never. */
+    void (*pause)(void *ctx);
+    void *pause_ctx;
 } clb_forward_options;
 
 /* Bytes of the buffers for max_rows rows and n_kv visible positions, for the planner. Scratch memory that depends on
@@ -54,6 +58,7 @@ void clb_forward_profile(clb_forward *f, clb_profile *profile);
 void clb_forward_set_lora(clb_forward *f, const clb_lora_set *set);
 /* Asks this instead of the options' `cancelled` from now on; NULL: never. */
 void clb_forward_cancel_by(clb_forward *f, bool (*cancelled)(void *ctx), void *ctx);
+void clb_forward_pause_by(clb_forward *f, void (*pause)(void *ctx), void *ctx);
 
 /* Logits row by row: at most `rows` at a time in `buffer`, then handed to take(ctx, first, n, logits), `first` counting
  * the wanted rows of all spans in order. For callers that want many rows: all of them at once may be more memory than

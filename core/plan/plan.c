@@ -47,8 +47,10 @@ uint64_t clb_plan_buffer_bytes(const clb_plan_input *in, uint32_t max_rows)
     const uint64_t work = clb_sat_mul(in->n_workers, sizes.kernel_scratch);
     const uint64_t logits = clb_sat_mul(in->n_sequences, (uint64_t)hp->n_vocab * sizeof(float));
     const uint32_t n_kv = in->kv_positions > in->kv_demand.longest ? in->kv_positions : in->kv_demand.longest;
-    const uint64_t rows = clb_forward_bytes(hp, max_rows, n_kv, in->n_workers);
-    return clb_sat_add(clb_sat_add(clb_sat_add(rows, work), logits), in->policy_bytes);
+    uint64_t sum = clb_sat_add(clb_forward_bytes(hp, max_rows, n_kv, in->n_workers), work);
+    if (in->aside_rows)
+        sum = clb_sat_add(sum, clb_sat_add(clb_forward_bytes(hp, in->aside_rows, n_kv, in->n_workers), work));
+    return clb_sat_add(clb_sat_add(sum, logits), in->policy_bytes);
 }
 
 /* ---- the dense part --------------------------------------------------------------------------------------- */
@@ -260,7 +262,7 @@ static void set_budget(const clb_plan_input *in, uint64_t resident, clb_plan *p)
     }
 }
 
-int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)
+static int make(const clb_plan_input *in, clb_plan *out, clb_error *err)
 {
     const uint64_t resident = in->resident ? in->resident : clb_memory_resident();
     clb_slot_classes c = {0};
@@ -288,6 +290,20 @@ done:
     if (rc)
         *out = (clb_plan){0};
     return rc;
+}
+
+int clb_plan_make(const clb_plan_input *in, clb_plan *out, clb_error *err)
+{
+    if (in->aside_rows) {
+        if (!make(in, out, err) && out->resident_layers == out->n_layers && (out->all_experts || !out->n_experts)) {
+            out->aside_rows = in->aside_rows;
+            return COLIBRI_OK;
+        }
+        clb_plan_free(out);
+    }
+    clb_plan_input less = *in;
+    less.aside_rows = 0;
+    return make(&less, out, err);
 }
 
 void clb_plan_free(clb_plan *plan)

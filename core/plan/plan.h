@@ -27,6 +27,7 @@ typedef struct clb_plan_input {
     double kv_follows_ctx; /* of a token less of --ctx, so much of a position less; 0: kv_positions stays as it is */
     uint32_t n_sequences;
     uint32_t max_rows, n_workers;
+    uint32_t aside_rows;      /* of a second set of buffers, wanted only if all weights stay in memory; 0: none */
     uint64_t budget;          /* 0: `share` of the available memory */
     uint32_t share;           /* in percent; 0: 80 */
     uint32_t expert_slots;    /* 0: as many as fit */
@@ -67,6 +68,7 @@ typedef struct clb_plan {
     uint64_t layer_slot_bytes;    /* clb_plan_layer_bytes of the largest streamed layer */
     uint64_t stream_bytes;        /* n_stream_slots * layer_slot_bytes */
     uint64_t streamed_file_bytes; /* read in every pass */
+    uint32_t aside_rows;          /* the second set of buffers is there: in buffer_bytes */
 } clb_plan;
 
 /* NOMEM if it cannot fit: the message has the parts and what to change. USAGE: resident_layers or expert_slots cannot

@@ -141,6 +141,7 @@ struct clb_store {
     clb_arrival *arrivals;     /* to be converted */
     size_t n_arrivals, cap_arrivals;
     uint64_t step;
+    bool aside;
     clb_store_stats stats;
 };
 

@@ -130,6 +130,9 @@ typedef struct clb_lease {
 void clb_store_step(clb_store *store, enum colibri_phase phase, uint32_t n_rows, uint32_t n_sequences);
 /* After the last layer of a pass that succeeded. */
 void clb_store_step_end(clb_store *store);
+/* A pass interrupts another one between two of its steps, and ends before that goes on: only if all experts have slots and
+ * all layers stay. It looks experts up and counts hits; policies and predictors see the interrupted pass alone. */
+void clb_store_set_aside(clb_store *store, bool aside);
 /* route->union_ids are the experts that this step will acquire. */
 void clb_store_route(clb_store *store, const struct colibri_route *route);
 /* Leases at least one and at most n of the experts in ids[n] (distinct, all in the union and not acquired before in

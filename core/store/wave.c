@@ -16,7 +16,7 @@ void clb_store_step(clb_store *store, enum colibri_phase phase, uint32_t n_rows,
                                       .step = store->step++,
                                       .n_rows = n_rows,
                                       .n_sequences = n_sequences};
-    if (!store->experts)
+    if (!store->experts || store->aside)
         return;
     clb_cache_step(store->experts->cache, &step);
     clb_guesses_step(store, &step);
@@ -24,12 +24,20 @@ void clb_store_step(clb_store *store, enum colibri_phase phase, uint32_t n_rows,
 
 void clb_store_step_end(clb_store *store)
 {
-    clb_guesses_step_end(store);
+    if (!store->aside)
+        clb_guesses_step_end(store);
+}
+
+void clb_store_set_aside(clb_store *store, bool aside)
+{
+    store->aside = aside;
 }
 
 void clb_store_route(clb_store *store, const struct colibri_route *route)
 {
     clb_wave_abandon(store);
+    if (store->aside)
+        return;
     clb_cache_route(store->experts->cache, route);
     clb_guesses_judge(store, route);
 }
@@ -191,7 +199,8 @@ static void report(clb_store *store)
                                                  .gate_sum = e->gate_sum,
                                                  .wait_ns = e->wait_ns};
     }
-    clb_cache_access(x->cache, x->accesses, x->n_wave);
+    if (!store->aside)
+        clb_cache_access(x->cache, x->accesses, x->n_wave);
 }
 
 static int wait_for_more(clb_store *store, clb_error *err)
@@ -217,7 +226,7 @@ int clb_store_acquire(clb_store *store, uint32_t layer, const uint32_t *ids, con
     int rc = COLIBRI_OK;
     if (x->n_leased == x->n_wave) {
         CLB_TRY(begin_wave(store, layer, ids, rows, gate_sums, n, err));
-        rc = clb_guesses_act(store, layer, err);
+        rc = store->aside ? COLIBRI_OK : clb_guesses_act(store, layer, err);
     }
     while (!rc) {
         if (store->io && clb_io_outstanding(store->io))

@@ -1,5 +1,5 @@
-/* The planner: the sum is the sum of real sizes, a plan uses the budget and never exceeds it, and what a refusal advises
- * is accepted. */
+/* The planner: the sum is the sum of real sizes, a plan uses the budget and never exceeds it, and what a refusal
+ * advises is accepted. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +103,40 @@ static void sizes_are_the_real_ones(void **state)
         clb_plan_free(&plan);
         test_rig_close(&b.rig);
     }
+}
+
+/* Buffers for passes in between are had only where nothing is read while running. */
+static void a_second_set_of_buffers_comes_last(void **state)
+{
+    (void)state;
+    clb_error err;
+    struct bench b;
+    clb_plan without, with;
+    open_bench(&b, TINY_MOE);
+    b.in.budget = 1024 * MIB;
+    assert_ok(clb_plan_make(&b.in, &without, &err), &err);
+    assert_true(without.all_experts && !without.aside_rows);
+    b.in.aside_rows = 32;
+    assert_ok(clb_plan_make(&b.in, &with, &err), &err);
+    assert_true(with.all_experts);
+    assert_int_equal(with.aside_rows, 32);
+    const uint64_t more = with.total_bytes - without.total_bytes;
+    assert_true(more > 0 && with.buffer_bytes - without.buffer_bytes == more);
+    clb_plan_free(&with);
+    for (uint64_t i = 0; i < 2; i++) { /* a byte too little for it, and exactly enough */
+        b.in.budget = without.total_bytes + more - 1 + i;
+        assert_ok(clb_plan_make(&b.in, &with, &err), &err);
+        assert_true(with.all_experts);
+        assert_int_equal(with.aside_rows, i ? 32 : 0);
+        assert_int_equal(with.total_bytes, without.total_bytes + (i ? more : 0));
+        clb_plan_free(&with);
+    }
+    b.in.budget = without.total_bytes - 1; /* experts come and go */
+    assert_ok(clb_plan_make(&b.in, &with, &err), &err);
+    assert_true(!with.all_experts && !with.aside_rows);
+    clb_plan_free(&with);
+    clb_plan_free(&without);
+    test_rig_close(&b.rig);
 }
 
 static uint64_t advised(const clb_error *err, const char *flag)
@@ -216,7 +250,8 @@ static void budgets_are_used(void **state)
     struct bench b;
     clb_plan plan;
     open_bench(&b, TINY_MOE);
-    const uint32_t n_layers = b.rig.model->n_moe_layers, n_experts = b.rig.model->hp.n_experts, top_k = b.rig.model->hp.top_k;
+    const uint32_t n_layers = b.rig.model->n_moe_layers, n_experts = b.rig.model->hp.n_experts,
+                   top_k = b.rig.model->hp.top_k;
     uint32_t class_of[64], members[64] = {0};
     uint64_t bytes[64];
     assert_in_range(n_layers, 1, 64);
@@ -342,8 +377,9 @@ static void check_stream(const struct bench *b, const clb_plan *p)
     const clb_model *model = b->rig.model;
     assert_int_equal(p->n_layers, model->hp.n_layers);
     assert_in_range(p->resident_layers, 0, p->n_layers);
-    assert_int_equal(p->total_bytes, p->base_bytes + p->embedding_bytes + p->dense_bytes + p->kv_bytes + p->kv_strategy_bytes + p->buffer_bytes +
-                                         p->staging_bytes + p->slot_bytes + p->stream_bytes);
+    assert_int_equal(p->total_bytes, p->base_bytes + p->embedding_bytes + p->dense_bytes + p->kv_bytes +
+                                         p->kv_strategy_bytes + p->buffer_bytes + p->staging_bytes + p->slot_bytes +
+                                         p->stream_bytes);
     assert_int_equal(p->stream_bytes, p->n_stream_slots * p->layer_slot_bytes);
     uint64_t streamed = 0, in_file = 0, biggest = 0;
     for (uint32_t l = 0; l < p->n_layers; l++) {
@@ -490,17 +526,19 @@ static void refusals_add_up(void **state)
         b.in.kv_positions = b.in.ctx = positions;
         assert_false(fits(&b.in, &err));
         unsigned long long sum, parts[5];
-        assert_int_equal(sscanf(err.msg, "the model needs at least %llu MiB (weights %llu, experts %llu, KV cache %llu, "
-                                         "buffers %llu, process %llu)",
-                                &sum, &parts[0], &parts[1], &parts[2], &parts[3], &parts[4]), 6);
+        assert_int_equal(sscanf(err.msg,
+                                "the model needs at least %llu MiB (weights %llu, experts %llu, KV cache %llu, "
+                                "buffers %llu, process %llu)",
+                                &sum, &parts[0], &parts[1], &parts[2], &parts[3], &parts[4]),
+                         6);
         assert_int_equal(sum, parts[0] + parts[1] + parts[2] + parts[3] + parts[4]);
         assert_in_range(advised(&err, "--max-memory"), sum, sum + 1);
     }
     test_rig_close(&b.rig);
 }
 
-/* The engine refuses before it reads a weight, and opens with what it advises; here with 8 MiB more, for what this very process
- * has grown by in between (test_memory_budget asks for the exact figure, in fresh processes). */
+/* The engine refuses before it reads a weight, and opens with what it advises; here with 8 MiB more, for what this very
+ * process has grown by in between (test_memory_budget asks for the exact figure, in fresh processes). */
 static void engines_follow_the_plan(void **state)
 {
     (void)state;
@@ -510,7 +548,8 @@ static void engines_follow_the_plan(void **state)
     char budget[64];
     const char *settings[] = {budget, flags[0], flags[1], flags[2], NULL};
     snprintf(budget, sizeof budget, "max-memory=1M");
-    assert_fails(test_engine_open(&e, TINY_MOE, settings, NULL, &err), &err, COLIBRI_E_NOMEM, "would fit: --max-memory");
+    assert_fails(test_engine_open(&e, TINY_MOE, settings, NULL, &err), &err, COLIBRI_E_NOMEM,
+                 "would fit: --max-memory");
     test_engine_close(&e);
     snprintf(budget, sizeof budget, "max-memory=%lluM", (unsigned long long)advised(&err, "--max-memory") + 8);
     assert_ok(test_engine_open(&e, TINY_MOE, settings, NULL, &err), &err);
@@ -544,11 +583,17 @@ static void memory_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_the_real_ones), cmocka_unit_test(advice_fits),
-        cmocka_unit_test(budgets_are_used),        cmocka_unit_test(slots_can_be_given),
-        cmocka_unit_test(engines_follow_the_plan), cmocka_unit_test(memory_is_found),
-        cmocka_unit_test(layers_can_have_their_own_slots), cmocka_unit_test(layers_are_streamed),
-        cmocka_unit_test(mapped_weights_are_not_copied), cmocka_unit_test(sums_do_not_wrap),
+        cmocka_unit_test(sizes_are_the_real_ones),
+        cmocka_unit_test(a_second_set_of_buffers_comes_last),
+        cmocka_unit_test(advice_fits),
+        cmocka_unit_test(budgets_are_used),
+        cmocka_unit_test(slots_can_be_given),
+        cmocka_unit_test(engines_follow_the_plan),
+        cmocka_unit_test(memory_is_found),
+        cmocka_unit_test(layers_can_have_their_own_slots),
+        cmocka_unit_test(layers_are_streamed),
+        cmocka_unit_test(mapped_weights_are_not_copied),
+        cmocka_unit_test(sums_do_not_wrap),
         cmocka_unit_test(refusals_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,7 @@ int test_engine_open(test_engine *e, const char *model, const char *const *setti
         options.on_route_ctx = hooks->ctx;
         options.adjust_route = hooks->adjust_route;
         options.adjust_route_ctx = hooks->ctx;
+        options.interruptible = hooks->interruptible;
         options.cancelled = hooks->cancelled;
         options.cancelled_ctx = hooks->ctx;
         if (hooks->n_sequences)

@@ -19,6 +19,7 @@ typedef struct test_engine_hooks {
     uint32_t n_sequences;   /* 0: 1 */
     const char *plugin_dir; /* NULL: the build tree's */
     bool (*cancelled)(void *ctx);
+    bool interruptible;
 } test_engine_hooks;
 
 int test_engine_open(test_engine *e, const char *model, const char *const *settings, const test_engine_hooks *hooks,

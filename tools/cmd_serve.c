@@ -116,6 +116,7 @@ static int open_model(serve *s, clb_error *err)
         .builtin_plugin_dir = clb_paths_plugin_dir(dir) ? dir : NULL,
         .log = clb_args_log(s->args),
         .n_sequences = s->app.parallel,
+        .interruptible = s->app.parallel > 1,
         .cancelled = cancelled,
         .cancelled_ctx = s,
         .pin_caller = true,

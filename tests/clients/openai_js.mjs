@@ -75,6 +75,23 @@ const checks = {
         const done = await runner.finalChatCompletion();
         assert.equal(done.choices[0].message.tool_calls[0].function.arguments, call.function.arguments);
     },
+    async responses() {
+        const r = await client.responses.create({ model: "any", input: question, temperature: 0, max_output_tokens: 40 });
+        assert.ok(r.output_text && r.usage.total_tokens === r.usage.input_tokens + r.usage.output_tokens);
+        if (exact) assert.equal(r.output_text, "The secret code of the silver fox is 7316.");
+        let text = "", last, n = 0;
+        for await (const event of await client.responses.create({ model: "any", input: question, temperature: 0, max_output_tokens: 40, stream: true })) {
+            assert.equal(event.sequence_number, n++);
+            if (event.type === "response.output_text.delta") text += event.delta;
+            last = event;
+        }
+        assert.equal(text, r.output_text);
+        assert.equal(last.type, "response." + r.status);
+        const schema = { type: "object", properties: { size: { enum: ["small", "large"] } }, required: ["size"], additionalProperties: false };
+        const s = await client.responses.create({ model: "any", input: "How large?", max_output_tokens: 100,
+            text: { format: { type: "json_schema", name: "size", schema, strict: true } } });
+        assert.ok(["small", "large"].includes(JSON.parse(s.output_text).size));
+    },
     async embeddings() {
         const a = await client.embeddings.create({ model: "any", input: ["hello", "world"] }); // asks for base64 by itself
         const b = await client.embeddings.create({ model: "any", input: "hello", encoding_format: "float" });

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The official clients against the server, by hand: tests/clients/run.sh COLIBRI MODEL [--exact]
 # Needs the network for the clients (PyPI, npm); keeps them in $CLIENTS (a folder of its own if unset). --exact for the
-# embedded tiny model.
+# embedded tiny model. With FRAMEWORKS=1 also what is built on them (LangChain, LiteLLM, the AI SDK, ...: a gigabyte).
 set -eu
 colibri=$1 model=$2
 shift 2
@@ -14,6 +14,11 @@ if [ ! -x "$clients/venv/bin/python" ]; then
 fi
 if [ ! -d "$clients/node_modules/openai" ]; then
     (cd "$clients" && npm install --silent --no-save openai >/dev/null)
+fi
+if [ -n "${FRAMEWORKS:-}" ]; then
+    "$clients/venv/bin/pip" install --quiet langchain-openai langchain-anthropic litellm instructor pydantic-ai \
+        llama-index-llms-openai-like openai-agents
+    (cd "$clients" && npm install --silent --no-save openai ai @ai-sdk/openai @ai-sdk/openai-compatible zod >/dev/null)
 fi
 cp "$here"/*.mjs "$clients" # modules are looked for beside the script
 
@@ -35,4 +40,10 @@ for script in "$clients"/*_js.mjs; do
     echo "== $(basename "$script")"
     node "$script" "$url/v1" "$@" || failed=1
 done
+if [ -n "${FRAMEWORKS:-}" ]; then
+    echo "== frameworks.py"
+    "$clients/venv/bin/python" "$here/frameworks.py" "$url/v1" || failed=1
+    echo "== ai_sdk.mjs"
+    node "$clients/ai_sdk.mjs" "$url/v1" || failed=1
+fi
 exit $failed

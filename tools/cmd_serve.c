@@ -9,6 +9,7 @@
 #include "model_run.h"
 #include "paths.h"
 #include "serve/completion.h"
+#include "serve/json_memory.h"
 #include "serve/metrics.h"
 #include "serve_run.h"
 
@@ -174,6 +175,7 @@ static void close_all(serve *s, bool at_once)
 static int run(clb_args *args, clb_error *err)
 {
     serve s = {.args = args, .config = clb_args_config(args), .settings_lock = PTHREAD_MUTEX_INITIALIZER};
+    clb_json_memory_watch();
     const char *const lora_dir = clb_config_str(s.config, CLB_SET_serve_lora_dir);
     int rc = COLIBRI_OK;
     if (!*clb_config_str(s.config, CLB_SET_model_model))

@@ -9,6 +9,8 @@
 
 #include "cpu/internal.h"
 
+#define HWLOC_ROOM ((size_t)8 << 20) /* it takes less than 1 MiB here; more CPUs, more nodes */
+
 static uint32_t bound_threads(void)
 {
     cpu_set_t set;
@@ -111,9 +113,17 @@ static void fast_set(hwloc_topology_t topology, hwloc_bitmap_t out)
         hwloc_bitmap_free(sets[i]);
 }
 
+/* hwloc does not look whether it got the memory that it asked for: the process would die of it. */
+static bool has_room(void)
+{
+    void *volatile room = malloc(HWLOC_ROOM);
+    free(room);
+    return room != NULL;
+}
+
 bool clb_topology_open(hwloc_topology_t *out)
 {
-    if (access("/sys/devices/system/cpu", F_OK) || hwloc_topology_init(out))
+    if (access("/sys/devices/system/cpu", F_OK) || !has_room() || hwloc_topology_init(out))
         return false; /* without sysfs hwloc would only complain on standard error */
     if (!load(*out))
         return true;

@@ -52,6 +52,8 @@ void clb_anthropic_refuse(clb_exchange *x, const clb_refusal *r)
     static const char last_resort[] =
         "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"out of memory\"}}";
     clb_json_buf out = {0};
+    clb_refusal memory;
+    r = clb_refusal_truly(r, &memory);
     put_error(x, r, &out);
     if (r->retry_after_s) {
         char seconds[16];

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "serve/completion_internal.h"
+#include "serve/json_memory.h"
 #include "serve/metrics.h"
 
 /* Locks: the completion's own is taken before the scheduler's (cancelling) and the exchange's (writing), never with the
@@ -124,6 +125,7 @@ static void finish_well(clb_completion *c, clb_error *err)
 void clb_completion_finish(clb_completion *c)
 {
     clb_error err = {0};
+    clb_json_memory_forget();
     clb_watch_remove(c->app->watch, c);
     pthread_mutex_lock(&c->lock);
     if (!c->refusal.http)

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "serve/json_memory.h"
+
 /* The end of a cut text is still whole UTF-8. */
 static void trim_utf8(char *s)
 {
@@ -73,6 +75,14 @@ int clb_refuse_as(clb_refusal *r, int status, int http, const char *type, const 
 int clb_refuse_nomem(clb_refusal *r)
 {
     return clb_refuse_status(r, COLIBRI_E_NOMEM, "out of memory: request");
+}
+
+const clb_refusal *clb_refusal_truly(const clb_refusal *r, clb_refusal *room)
+{
+    if (r->http >= 500 || !clb_json_memory_out())
+        return r;
+    clb_refuse_nomem(room);
+    return room;
 }
 
 const char *clb_json_type_name(const json_t *v)

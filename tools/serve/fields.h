@@ -29,6 +29,8 @@ int clb_refuse(clb_refusal *r, const char *code, const char *param, const char *
  * status. */
 int clb_refuse_status(clb_refusal *r, int status, const char *message);
 int clb_refuse_nomem(clb_refusal *r);
+/* r, or what it truly was: without memory JSON is refused as no JSON, texts as no UTF-8 (json_memory.h). */
+const clb_refusal *clb_refusal_truly(const clb_refusal *r, clb_refusal *room);
 /* Anything else. The value is `status`. */
 int clb_refuse_as(clb_refusal *r, int status, int http, const char *type, const char *code, const char *message);
 

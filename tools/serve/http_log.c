@@ -37,10 +37,10 @@ void clb_http_log_done(clb_exchange *x, int status, bool gone, uint64_t ns)
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
     snprintf(stamp, sizeof stamp, "%s.%03ldZ", date, now.tv_nsec / 1000000);
     const char *const theirs = clb_exchange_header(x, "X-Request-Id");
-    json_t *const o =
-        json_pack("{s:s, s:s, s:s, s:o, s:o, s:i, s:I, s:I, s:f}", "time", stamp, "id", x->id, "remote", x->remote,
-                  "method", clean(x->method), "path", clean(x->path), "status", status, "bytes_in",
-                  (json_int_t)x->bytes_in, "bytes_out", (json_int_t)x->bytes_out, "ms", (double)(ns / 1000) / 1e3);
+    json_t *const o = json_pack("{s:s, s:s, s:s, s:o, s:o, s:i, s:I, s:I, s:f}", "time", stamp, "id", x->id, "remote",
+                                x->remote, "method", clean(x->method ? x->method : ""), "path",
+                                clean(x->path ? x->path : ""), "status", status, "bytes_in", (json_int_t)x->bytes_in,
+                                "bytes_out", (json_int_t)x->bytes_out, "ms", (double)(ns / 1000) / 1e3);
     if (theirs)
         json_object_set_new(o, "client_id", clean(theirs));
     if (gone)

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "serve/http_impl.h"
+#include "serve/json_memory.h"
 
 #define BLOCK (16u << 10)
 
@@ -156,12 +157,15 @@ void clb_reply(clb_exchange *x, int status, const char *content_type, const void
 void clb_reply_json(clb_exchange *x, int status, json_t *body)
 {
     char *const text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
-    static const char failed[] =
-        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
-    if (text)
+    static const char failed[] = "{\"type\":\"error\",\"error\":{\"message\":\"out of memory\",\"type\":"
+                                 "\"unavailable_error\",\"param\":null,\"code\":null}}";
+    /* Without memory a reply may lack a part, and a request may have been refused as no JSON, or no UTF-8. */
+    if (text && (status >= 500 || !clb_json_memory_out())) {
         clb_reply(x, status, "application/json", text, strlen(text));
-    else
-        clb_reply(x, 500, "application/json", failed, sizeof failed - 1);
+    } else {
+        clb_exchange_set_header(x, "Retry-After", "1");
+        clb_reply(x, 503, "application/json", failed, sizeof failed - 1);
+    }
     free(text);
     json_decref(body);
 }

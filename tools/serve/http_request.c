@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "serve/http_impl.h"
+#include "serve/json_memory.h"
 
 #define DISCARD_MOST (64u << 20) /* of a body that is refused; after it the connection is cut */
 
@@ -60,9 +61,14 @@ static enum MHD_Result add_field(void *ctx, enum MHD_ValueKind kind, const char 
     if (!grown)
         return MHD_NO;
     x->fields = grown;
-    grown[x->n_fields] = (clb_http_field){kind, strdup(name), value ? strdup(value) : NULL};
-    x->n_fields++;
-    return grown[x->n_fields - 1].name && (!value || grown[x->n_fields - 1].value) ? MHD_YES : MHD_NO;
+    const clb_http_field f = {kind, strdup(name), value ? strdup(value) : NULL};
+    if (!f.name || (value && !f.value)) {
+        free(f.name);
+        free(f.value);
+        return MHD_NO;
+    }
+    grown[x->n_fields++] = f;
+    return MHD_YES;
 }
 
 static void make_id(clb_exchange *x)
@@ -110,8 +116,7 @@ static clb_exchange *create(clb_http *h, struct MHD_Connection *m, const char *m
     x->listed = true;
     pthread_mutex_unlock(&h->lock);
     make_id(x);
-    if (!x->method || !x->path || x->n_fields != (size_t)(n_head + n_query) ||
-        (x->n_fields && !x->fields[x->n_fields - 1].name))
+    if (!x->method || !x->path || x->n_fields != (size_t)(n_head + n_query))
         x->close = true; /* out of memory: without its head it cannot be judged */
     return x;
 }
@@ -143,17 +148,21 @@ static enum MHD_Result begin(clb_http *h, struct MHD_Connection *m, const char *
 {
     if (atomic_load(&h->stopping))
         return MHD_NO;
+    clb_json_memory_forget();
     clb_exchange *const x = create(h, m, method, path, version);
     *context = x;
     if (!x)
         return MHD_NO;
     atomic_fetch_add(&h->n_requests, 1);
-    if (x->close) /* see create */
-        return MHD_NO;
+    clb_exchange_hold(x); /* the handler's, which judging ends if it answers */
+    if (x->close) { /* see create */
+        if (x->path && x->method)
+            clb_reply_refusal(x, 503, "unavailable_error", NULL, "out of memory: the head of a request");
+        return x->answered ? clb_exchange_go_on(x) : MHD_NO;
+    }
     (void)MHD_set_connection_option(m, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)x->limits->idle_s);
     clb_conn_phase(h, x->conn, CLB_CONN_BODY, 0);
     clb_conn_set_exchange(h, x->conn, x);
-    clb_exchange_hold(x); /* the handler's, which judging ends if it answers */
     clb_http_judge(x);
     bool chunked;
     const char *const expect = clb_exchange_header(x, "Expect");
@@ -217,6 +226,7 @@ void clb_exchange_handle(clb_exchange *x)
 {
     clb_http *const h = x->h;
     clb_exchange_hold(x); /* the handler may end it */
+    clb_json_memory_forget();
     if (!h->admit || h->admit(h->app, x, x->route))
         x->route->handle(h->app, x);
     free_body(x); /* not for as long as a text is generated */

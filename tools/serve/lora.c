@@ -1,11 +1,12 @@
 /* Adapters at run time: GET, POST and DELETE /lora-adapters. */
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "app.h"
 #include "engine/adapters.h"
+#include "serve/app.h"
 
 /* What is asked of the engine's thread. */
 struct job {
@@ -163,16 +164,22 @@ static char *resolve(const clb_app *app, clb_exchange *x, const char *path)
                         "adapters may not be loaded: the server was started without --lora-dir");
         return NULL;
     }
+    errno = 0;
     char *const base = realpath(app->lora_dir, NULL);
+    bool no_memory = !base && errno == ENOMEM;
     const int n =
         snprintf(joined, sizeof joined, path[0] == '/' ? "%s%s" : "%s/%s", path[0] == '/' ? "" : app->lora_dir, path);
+    errno = 0;
     char *real = n > 0 && (size_t)n < sizeof joined ? realpath(joined, NULL) : NULL;
+    no_memory = no_memory || (!real && errno == ENOMEM);
     const size_t n_base = base ? strlen(base) : 0;
     if (real && (!base || strncmp(real, base, n_base) != 0 || (real[n_base] != '/' && n_base > 1))) {
         free(real);
         real = NULL; /* whether it exists is not the client's business */
     }
-    if (!real)
+    if (!real && no_memory)
+        clb_reply_status(x, COLIBRI_E_NOMEM, "out of memory: the path");
+    else if (!real)
         clb_reply_error(x, 404, "not_found_error", "path", NULL,
                         "there is no such file in the folder of adapters (--lora-dir)");
     free(base);

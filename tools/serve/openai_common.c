@@ -32,6 +32,8 @@ static void put_error(const clb_refusal *r, clb_json_buf *out)
 void clb_openai_refuse(clb_exchange *x, const clb_refusal *r)
 {
     clb_json_buf out = {0};
+    clb_refusal memory;
+    r = clb_refusal_truly(r, &memory);
     put_error(r, &out);
     if (r->retry_after_s) {
         char seconds[16];

@@ -11,11 +11,13 @@
 
 #define CLB_BENCH_RUNS   1000u
 #define CLB_BENCH_TOKENS 16777216u
+#define CLB_BENCH_STREAMS 256u
 
 /* One test, repeated. */
 typedef struct clb_bench_test {
     char name[64]; /* "pp512", "tg128 @ 64", "short-answer" */
     uint32_t depth, n_prompt, n_gen;
+    uint32_t n_streams;         /* sequences side by side, of which each generates n_gen; 0: one */
     const uint32_t *ids;        /* [n_prompt] of a text; NULL: random tokens */
     uint32_t n;                 /* runs that were measured */
     uint64_t *ns;               /* [n]: the measured part; of a text: reading it */
@@ -56,6 +58,7 @@ typedef struct clb_bench_figures {
     double drive_bytes_per_token, drive_share;              /* of what the drive can do */
 } clb_bench_figures;
 uint64_t clb_bench_model_bytes(const clb_model *model); /* of all weights */
+double clb_bench_tokens(const clb_bench_test *t);       /* that a run is about, of all streams */
 clb_bench_figures clb_bench_figures_of(const clb_bench *b, const clb_bench_test *t);
 
 /* bench_print.c. `first`: the head comes before it. */

@@ -39,9 +39,9 @@ uint64_t clb_bench_model_bytes(const clb_model *model)
     return s.embedding_bytes + s.dense_bytes + s.expert_bytes;
 }
 
-static double tokens_of(const clb_bench_test *t)
+double clb_bench_tokens(const clb_bench_test *t)
 {
-    return (double)(t->n_prompt ? t->n_prompt : t->n_gen);
+    return (double)(t->n_prompt ? t->n_prompt : t->n_gen) * (t->n_streams ? t->n_streams : 1);
 }
 
 /* Weights, keys and values that a generated token reads, at the middle of the test. */
@@ -72,7 +72,7 @@ clb_bench_figures clb_bench_figures_of(const clb_bench *b, const clb_bench_test 
     double avg;
     for (uint32_t i = 0; i < t->n; i++) {
         ns[i] = (double)t->ns[i];
-        ts[i] = tokens_of(t) * 1e9 / ns[i];
+        ts[i] = clb_bench_tokens(t) * 1e9 / ns[i];
         gen[i] = t->gen_ns[i] ? t->n_gen * 1e9 / (double)t->gen_ns[i] : 0.0;
         ttft[i] = (double)t->ttft_ns[i] / 1e6;
         rate[i] = t->bandwidth[i];
@@ -91,7 +91,7 @@ clb_bench_figures clb_bench_figures_of(const clb_bench *b, const clb_bench_test 
     }
     if (t->hits + t->misses)
         f.hit_rate = (double)t->hits / (double)(t->hits + t->misses);
-    const double fed = (double)t->n * (t->ids ? t->n_prompt + t->n_gen : tokens_of(t) + t->depth);
+    const double fed = (double)t->n * (t->ids ? t->n_prompt + t->n_gen : clb_bench_tokens(t) + t->depth);
     f.drive_bytes_per_token = (double)t->drive_bytes / fed;
     if (b->drive_rate > 0.0 && t->drive_ns)
         f.drive_share = (double)t->drive_bytes * 1e9 / (double)t->drive_ns / b->drive_rate;

@@ -31,7 +31,7 @@ static void set(json_t *o, const char *key, double value)
 static void set_samples(json_t *o, const clb_bench_test *t)
 {
     json_t *ns = json_array(), *ts = json_array();
-    const double tokens = (double)(t->n_prompt ? t->n_prompt : t->n_gen);
+    const double tokens = clb_bench_tokens(t);
     for (uint32_t i = 0; i < t->n; i++) {
         json_array_append_new(ns, json_integer((json_int_t)t->ns[i]));
         json_array_append_new(ts, json_real(tokens * 1e9 / (double)t->ns[i]));
@@ -47,12 +47,14 @@ json_t *clb_bench_json(const clb_bench *b, const clb_bench_test *t)
     json_t *o =
         json_pack("{s:s, s:s, s:s, s:o, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:i, s:i, s:s}", "engine", "colibri",
                   "version", COLIBRI_VERSION, "test", t->name, "model_filename", clb_json_text(b->path), "model_type",
-                  e->model->arch->name, "model_size", (json_int_t)clb_bench_model_bytes(e->model), "n_batch", (int)e->batch,
-                  "n_threads", (int)clb_pool_workers(e->pool), "type_k", clb_kv_type_name(e->kv_layout.k_type),
-                  "type_v", clb_kv_type_name(e->kv_layout.v_type), "n_prompt", (int)t->n_prompt, "n_gen", (int)t->n_gen,
-                  "n_depth", (int)t->depth, "test_time", b->when);
+                  e->model->arch->name, "model_size", (json_int_t)clb_bench_model_bytes(e->model), "n_batch",
+                  (int)e->batch, "n_threads", (int)clb_pool_workers(e->pool), "type_k",
+                  clb_kv_type_name(e->kv_layout.k_type), "type_v", clb_kv_type_name(e->kv_layout.v_type), "n_prompt",
+                  (int)t->n_prompt, "n_gen", (int)t->n_gen, "n_depth", (int)t->depth, "test_time", b->when);
     if (!o)
         return NULL;
+    if (t->n_streams > 1)
+        json_object_set_new(o, "n_streams", json_integer((json_int_t)t->n_streams));
     json_object_set_new(o, "cpu_info", clb_json_text(b->topology.model));
     json_object_set_new(o, "avg_ns", json_integer((json_int_t)f.avg_ns));
     json_object_set_new(o, "stddev_ns", json_integer((json_int_t)f.stddev_ns));

@@ -48,6 +48,8 @@ void clb_bench_print_md(const clb_bench *b, const clb_bench_test *t, bool first)
         printf("| %s | %.2f | %.2f | %.2f |", t->name, f.avg_ts, f.stddev_ts, f.median_ts);
     if (!t->ids && t->n_prompt)
         printf(" | | | |");
+    else if (!t->ids && t->n_streams > 1)
+        printf(" %.2f | %.2f | | |", f.p50_ms, f.p99_ms);
     else if (!t->ids)
         printf(" %.2f | %.2f | %.1f | %.0f %% |", f.p50_ms, f.p99_ms, f.bytes_per_token * f.median_ts / 1e9,
                100 * f.bandwidth_share);
@@ -88,7 +90,7 @@ void clb_bench_print_csv(const clb_bench *b, const clb_bench_test *t, bool first
 void clb_bench_print_split(const clb_bench *b, const clb_bench_test *t)
 {
     const double pass = (double)t->profile.pass_ns, n = clb_pool_workers(b->engine->pool);
-    const double tokens = (double)(t->n_prompt ? t->n_prompt : t->n_gen);
+    const double tokens = clb_bench_tokens(t);
     printf("\n%-42s %9s %7s %9s\n", t->n_prompt ? "time of the prompt test" : "time of the generation test", "us/token",
            "share", "waiting");
     double waiting = 0;

@@ -30,12 +30,20 @@ static int reserve(const clb_bench *b, clb_bench_test *t, clb_error *err)
     return t->ns && t->ttft_ns && t->gen_ns && t->bandwidth && t->token_ns ? COLIBRI_OK : CLB_NOMEM(err, "results");
 }
 
+/* Random tokens. */
+static int run_random(clb_bench *b, const clb_bench_test *t, uint32_t depth, uint32_t n_gen, uint64_t *ns,
+                      uint64_t *tokens, clb_error *err)
+{
+    if (t->n_streams > 1)
+        return clb_bench_streams(b->engine, t->n_streams, depth, n_gen, ns, tokens, err);
+    return clb_bench_run(b->session, depth, t->n_prompt, n_gen, ns, t->n_prompt ? NULL : tokens, err);
+}
+
 static int run_once(clb_bench *b, clb_bench_test *t, uint32_t run, clb_error *err)
 {
     uint64_t *const tokens = t->token_ns + t->n_token_ns;
     if (!t->ids) {
-        CLB_TRY(
-            clb_bench_run(b->session, t->depth, t->n_prompt, t->n_gen, &t->ns[run], t->n_prompt ? NULL : tokens, err));
+        CLB_TRY(run_random(b, t, t->depth, t->n_gen, &t->ns[run], tokens, err));
         t->n_token_ns += t->n_prompt ? 0 : t->n_gen;
         return COLIBRI_OK;
     }
@@ -63,7 +71,7 @@ static int run_split(clb_bench *b, clb_bench_test *t, clb_error *err)
     uint64_t ns;
     clb_session_reset(b->session);
     clb_forward_profile(b->engine->forward, &t->profile);
-    const int rc = clb_bench_run(b->session, 0, t->n_prompt, t->n_gen, &ns, NULL, err);
+    const int rc = run_random(b, t, 0, t->n_gen, &ns, NULL, err);
     clb_forward_profile(b->engine->forward, NULL);
     t->has_profile = rc == COLIBRI_OK;
     return rc;
@@ -74,10 +82,11 @@ int clb_bench_test_run(clb_bench *b, clb_bench_test *t, clb_error *err)
     uint64_t ns;
     CLB_TRY(reserve(b, t, err));
     if (b->warm_up && !b->reset)
-        CLB_TRY(clb_bench_run(b->session, 0, t->ids ? 0 : t->n_prompt, t->n_gen < 4 ? t->n_gen : 4, &ns, NULL, err));
+        CLB_TRY(t->ids ? clb_bench_run(b->session, 0, 0, t->n_gen < 4 ? t->n_gen : 4, &ns, NULL, err)
+                       : run_random(b, t, 0, t->n_gen < 4 ? t->n_gen : 4, &ns, NULL, err));
     for (t->n = 0; t->n < b->runs;) {
         clb_store_stats before;
-        if (!t->n_prompt || t->ids)
+        if ((!t->n_prompt && t->n_streams < 2) || t->ids) /* streams: how many experts they share is not known */
             CLB_TRY(clb_bandwidth_measure(b->engine->pool, 2, &t->bandwidth[t->n], err));
         if (b->reset)
             clb_compare_make_cold(b->engine, clb_args_config(b->args));

@@ -11,11 +11,14 @@ static const clb_flag flags[] = {
     {"n-gen", 'n', "N,..", "generation tests: tokens (128 unless given; 0: none); answers to texts: the first of them",
      false},
     {"n-depth", 'd', "N,..", "tokens in the context before each test (0 unless given)", false},
+    {"streams", 's', "N,..", "generation tests: sequences side by side, each with tokens of its own (1 unless given)",
+     false},
     {"repetitions", 'r', "N", "measured runs of each test (5 unless given); also --repeat", false},
     {"repeat", 0, "N", "the same", false},
     {"texts", 0, NULL, "answers to the texts that come with Colibri: short answer, code, long summary", false},
     {"text", 0, "PATH", "answers to the text of a file, or to all *.txt of a folder", true},
-    {"reset-cache", 0, NULL, "before each run: empty expert slots, model files and their mirrors out of the page cache", false},
+    {"reset-cache", 0, NULL, "before each run: empty expert slots, model files and their mirrors out of the page cache",
+     false},
     {"sustained", 0, "MIN", "generate for so many minutes and show whether the speed holds", false},
     {"sweep", 0, "WHAT", "threads=A..B: both tests for every number of threads; finds the best", false},
     {"write-ini", 0, "FILE", "write the best number of threads of --sweep into FILE", false},
@@ -75,6 +78,16 @@ static uint32_t largest(const struct list *l)
         most = l->v[i] > most ? l->v[i] : most;
     return most;
 }
+
+/* What was asked for. */
+struct wish {
+    struct list prompts, gens, depths, streams;
+    uint32_t runs;
+    double sustained; /* minutes; 0: not that */
+    enum clb_bench_format format;
+    char **files; /* of texts */
+    size_t n_files;
+};
 
 /* What the drive can do, measured or remembered, once something was read from it. */
 static void know_drive(clb_bench *b, const clb_bench_test *t)
@@ -138,41 +151,51 @@ static int run_texts(clb_bench *b, const clb_bench_texts *texts, uint32_t n_gen,
     return COLIBRI_OK;
 }
 
-static int run_tests(clb_bench *b, const struct list *prompts, const struct list *gens, const struct list *depths,
-                     enum clb_bench_format format, json_t *all, clb_error *err)
+static void name_test(clb_bench_test *t)
+{
+    int n = snprintf(t->name, sizeof t->name, "%s%u", t->n_prompt ? "pp" : "tg", t->n_prompt ? t->n_prompt : t->n_gen);
+    if (t->n_streams > 1)
+        n += snprintf(t->name + n, sizeof t->name - (size_t)n, " x %u", t->n_streams);
+    if (t->depth)
+        snprintf(t->name + n, sizeof t->name - (size_t)n, " @ %u", t->depth);
+}
+
+static int run_tests(clb_bench *b, const struct wish *w, json_t *all, clb_error *err)
 {
     bool first = true;
-    for (uint32_t d = 0; d < depths->n; d++)
-        for (uint32_t i = 0; i < prompts->n + gens->n; i++) {
-            clb_bench_test t = {.depth = depths->v[d]};
-            if (i < prompts->n)
-                t.n_prompt = prompts->v[i];
-            else
-                t.n_gen = gens->v[i - prompts->n];
+    for (uint32_t d = 0; d < w->depths.n; d++)
+        for (uint32_t i = 0; i < w->prompts.n + w->gens.n * w->streams.n; i++) {
+            clb_bench_test t = {.depth = w->depths.v[d]};
+            if (i < w->prompts.n) {
+                t.n_prompt = w->prompts.v[i];
+            } else {
+                t.n_gen = w->gens.v[(i - w->prompts.n) / w->streams.n];
+                t.n_streams = w->streams.v[(i - w->prompts.n) % w->streams.n];
+            }
             if (t.n_prompt + t.n_gen == 0)
                 continue;
-            snprintf(t.name, sizeof t.name, t.depth ? "%s%u @ %u" : "%s%u", t.n_prompt ? "pp" : "tg",
-                     t.n_prompt ? t.n_prompt : t.n_gen, t.depth);
-            CLB_TRY(run_one(b, &t, format, first, all, err));
+            name_test(&t);
+            CLB_TRY(run_one(b, &t, w->format, first, all, err));
             first = false;
         }
     return COLIBRI_OK;
 }
 
-/* Lines "pp N [DEPTH]", "tg N [DEPTH]", "bw", "quit" on standard input; answers "pp N SECONDS" and so on. For scripts
- * that take turns between engines. */
-static int serve_stdin(clb_args *args, clb_session *s, clb_error *err)
+/* Lines "pp N [DEPTH]", "tg N [DEPTH [STREAMS]]", "bw", "quit" on standard input; answers "pp N SECONDS" and so on. For
+ * scripts that take turns between engines. */
+static int serve_stdin(clb_args *args, clb_session *s, uint32_t most_streams, clb_error *err)
 {
     char line[128];
     printf("ready\n");
     while (fflush(stdout) == 0 && fgets(line, sizeof line, stdin)) {
-        const char *word[4] = {"", "0", "0", NULL}, *w;
+        const char *word[5] = {"", "0", "0", "1", NULL}, *w;
         char *rest = line;
-        uint32_t n = 0, depth = 0, words = 0;
-        while (words < 4 && (w = strtok_r(rest, " \t\r\n", &rest)))
+        uint32_t n = 0, depth = 0, streams = 0, words = 0;
+        while (words < 5 && (w = strtok_r(rest, " \t\r\n", &rest)))
             word[words++] = w;
-        const bool numbers = parse_number(word[1], &n) && parse_number(word[2], &depth);
-        const bool sized = numbers && (words == 2 || words == 3) && n > 0;
+        const bool numbers =
+            parse_number(word[1], &n) && parse_number(word[2], &depth) && parse_number(word[3], &streams);
+        const bool sized = numbers && words >= 2 && words < 5 && n > 0 && (words < 4 || *word[0] == 't') && streams > 0;
         const bool pp = sized && strcmp(word[0], "pp") == 0, tg = sized && strcmp(word[0], "tg") == 0;
         if (words == 1 && strcmp(word[0], "quit") == 0)
             return COLIBRI_OK;
@@ -184,10 +207,14 @@ static int serve_stdin(clb_args *args, clb_session *s, clb_error *err)
         }
         if (!pp && !tg)
             return clb_fail(err, COLIBRI_E_USAGE,
-                            "standard input: expected \"pp N [DEPTH]\", \"tg N [DEPTH]\", \"bw\" or "
+                            "standard input: expected \"pp N [DEPTH]\", \"tg N [DEPTH [STREAMS]]\", \"bw\" or "
                             "\"quit\"");
+        if (streams > most_streams)
+            return clb_fail(err, COLIBRI_E_USAGE, "standard input: %u streams, --streams made room for %u", streams,
+                            most_streams);
         uint64_t ns;
-        CLB_TRY(clb_bench_run(s, depth, pp ? n : 0, pp ? 0 : n, &ns, NULL, err));
+        CLB_TRY(streams > 1 ? clb_bench_streams(clb_session_engine(s), streams, depth, n, &ns, NULL, err)
+                            : clb_bench_run(s, depth, pp ? n : 0, pp ? 0 : n, &ns, NULL, err));
         printf("%s %u %.9f\n", word[0], n, (double)ns / 1e9);
     }
     if (clb_args_interrupted(args))
@@ -195,16 +222,7 @@ static int serve_stdin(clb_args *args, clb_session *s, clb_error *err)
     return ferror(stdin) ? clb_fail(err, COLIBRI_E_IO, "cannot read standard input") : COLIBRI_OK;
 }
 
-/* ---- what was asked for ---- */
-
-struct wish {
-    struct list prompts, gens, depths;
-    uint32_t runs;
-    double sustained; /* minutes; 0: not that */
-    enum clb_bench_format format;
-    char **files; /* of texts */
-    size_t n_files;
-};
+/* ---- reading the flags ---- */
 
 static int parse_format(clb_args *args, enum clb_bench_format *out, clb_error *err)
 {
@@ -255,10 +273,10 @@ static int add_texts(struct wish *w, const char *path, clb_error *err)
 static int check_wish(clb_args *args, const struct wish *w, clb_error *err)
 {
     static const char *const kinds[] = {"stdin", "sweep", "sustained"};
-    static const char *const not_for[][8] = {
+    static const char *const not_for[][9] = {
         {"repetitions", "repeat", "no-warmup", "split", "json", "format", "reset-cache", NULL},
-        {"no-warmup", "split", "n-depth", "reset-cache", NULL},
-        {"repetitions", "repeat", "no-warmup", "split", "json", "format", "reset-cache", NULL}};
+        {"no-warmup", "split", "n-depth", "reset-cache", "streams", NULL},
+        {"repetitions", "repeat", "no-warmup", "split", "json", "format", "reset-cache", "streams", NULL}};
     for (size_t k = 0; k < 3; k++) {
         if (!clb_args_has(args, kinds[k]))
             continue;
@@ -289,6 +307,11 @@ static int read_wish(clb_args *args, struct wish *w, clb_error *err)
     CLB_TRY(parse_list("n-prompt", clb_args_value(args, "n-prompt"), 512, &w->prompts, err));
     CLB_TRY(parse_list("n-gen", clb_args_value(args, "n-gen"), 128, &w->gens, err));
     CLB_TRY(parse_list("n-depth", clb_args_value(args, "n-depth"), 0, &w->depths, err));
+    CLB_TRY(parse_list("streams", clb_args_value(args, "streams"), 1, &w->streams, err));
+    for (uint32_t i = 0; i < w->streams.n; i++)
+        if (!w->streams.v[i] || w->streams.v[i] > CLB_BENCH_STREAMS)
+            return clb_fail(err, COLIBRI_E_USAGE, "--streams %u: at least 1, at most %u", w->streams.v[i],
+                            CLB_BENCH_STREAMS);
     CLB_TRY(parse_runs(args, &w->runs, err));
     CLB_TRY(parse_format(args, &w->format, err));
     const char *const minutes = clb_args_value(args, "sustained");
@@ -318,7 +341,7 @@ static int run_wish(clb_bench *b, const struct wish *w, clb_error *err)
     if (!rc && w->sustained > 0.0)
         rc = clb_bench_sustained(b, w->sustained, err);
     else if (!rc && tests)
-        rc = run_tests(b, &w->prompts, &w->gens, &w->depths, w->format, all, err);
+        rc = run_tests(b, w, all, err);
     if (!rc && texts.n && tests && w->format == CLB_BENCH_MD)
         printf("\n");
     if (!rc && texts.n)
@@ -343,7 +366,8 @@ static int measure(clb_args *args, const struct wish *w, clb_error *err)
     /* Room for the longest test, unless the user has said how much. */
     const uint32_t most = largest(&w->prompts) > largest(&w->gens) ? largest(&w->prompts) : largest(&w->gens);
     const uint32_t need = w->n_files || w->sustained > 0.0 ? 0 : largest(&w->depths) + most;
-    CLB_GO(clb_open_engine_for(args, need, &b.engine, err));
+    const uint32_t streams = largest(&w->streams);
+    CLB_GO(clb_open_engine_for(args, need, streams > 1 ? streams + 1 : 1, &b.engine, err));
     if (need > b.engine->ctx && clb_config_is_set(config, CLB_SET_model_ctx))
         CLB_GO(clb_fail(err, COLIBRI_E_LIMIT, "the longest test has %u tokens, the context holds %u: raise --ctx", need,
                         b.engine->ctx));
@@ -352,7 +376,7 @@ static int measure(clb_args *args, const struct wish *w, clb_error *err)
     const time_t now = time(NULL);
     struct tm tm;
     strftime(b.when, sizeof b.when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
-    rc = clb_args_has(args, "stdin") ? serve_stdin(args, b.session, err) : run_wish(&b, w, err);
+    rc = clb_args_has(args, "stdin") ? serve_stdin(args, b.session, streams, err) : run_wish(&b, w, err);
 done:
     clb_session_destroy(b.session);
     clb_engine_close(b.engine);
@@ -390,7 +414,8 @@ const struct clb_command clb_command_bench = {
         "run cold.\n\n"
         "--json prints the names that llama-bench uses (n_prompt, n_gen, avg_ts, stddev_ts, samples_ts, ...) and some "
         "more.\n\n"
-        "With --stdin the model is loaded once; then each line \"pp N [DEPTH]\" or \"tg N [DEPTH]\" runs a test once "
+        "With --stdin the model is loaded once; then each line \"pp N [DEPTH]\" or \"tg N [DEPTH [STREAMS]]\" runs a "
+        "test once "
         "and "
         "is answered by a line \"pp N SECONDS\", \"bw\" by the read bandwidth, and \"quit\" ends. The first line "
         "printed "

@@ -31,17 +31,17 @@ int clb_print_text(void *ctx, const char *text, size_t n, clb_error *err)
 
 int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err)
 {
-    return clb_open_engine_for(args, 0, out, err);
+    return clb_open_engine_for(args, 0, 1, out, err);
 }
 
-int clb_open_engine_for(clb_args *args, uint32_t min_ctx, clb_engine **out, clb_error *err)
+int clb_open_engine_for(clb_args *args, uint32_t min_ctx, uint32_t n_sequences, clb_engine **out, clb_error *err)
 {
     char dir[PATH_MAX];
     const clb_engine_options options = {
         .config = clb_args_config(args),
         .builtin_plugin_dir = clb_paths_plugin_dir(dir) ? dir : NULL,
         .log = clb_args_log(args),
-        .n_sequences = 1,
+        .n_sequences = n_sequences,
         .min_ctx = min_ctx,
         .cancelled = clb_run_interrupted,
         .cancelled_ctx = args,

@@ -28,7 +28,7 @@
 /* Opens the configured model for one sequence; Ctrl-C stops a running pass. */
 int clb_open_engine(clb_args *args, clb_engine **out, clb_error *err);
 /* The same; if no context length is configured, it is at least min_ctx. */
-int clb_open_engine_for(clb_args *args, uint32_t min_ctx, clb_engine **out, clb_error *err);
+int clb_open_engine_for(clb_args *args, uint32_t min_ctx, uint32_t n_sequences, clb_engine **out, clb_error *err);
 
 /* The model's chat format; NULL if [run] raw is set or the model has no template. A template that cannot be understood
  * is an error. */

@@ -29,13 +29,20 @@ CPU_MASK = {"avx2": "avx512f,avxvnni"}
 
 
 class Test(NamedTuple):
-    """pp: a prompt of count tokens, tg: count tokens one by one; with depth tokens in the context before."""
+    """pp: a prompt of count tokens, tg: count tokens one by one, of each of `streams` sequences at a time; with depth tokens in
+    the context before."""
     kind: str
     count: int
     depth: int = 0
+    streams: int = 1
 
     def __str__(self):
-        return f"{self.kind}{self.count}" + (f"@{self.depth}" if self.depth else "")
+        return (f"{self.kind}{self.count}" + (f"x{self.streams}" if self.streams > 1 else "") +
+                (f"@{self.depth}" if self.depth else ""))
+
+    @property
+    def tokens(self):
+        return self.count * self.streams
 
 
 def knobs_for(name, test, moe):
@@ -138,6 +145,8 @@ class Colibri(SteppedEngine):
         for flag, counts in (("-p", [t.count for t in tests if t.kind == "pp"]),
                              ("-n", [t.count for t in tests if t.kind == "tg"]), ("-d", [t.depth for t in tests])):
             self.sizes += [flag, str(max(counts, default=0))]
+        if max(t.streams for t in tests) > 1:
+            self.sizes += ["--streams", str(max(t.streams for t in tests))]
         if mask in CPU_MASK:
             self.extra += ["--cpu-mask", CPU_MASK[mask]]
         done = subprocess.run([program, "--version"], capture_output=True, text=True)
@@ -180,8 +189,8 @@ class Package(SteppedEngine):
         return dict(peer_env(self.cores, config), LD_LIBRARY_PATH=self.libraries + (":" + path if path else ""))
 
     def context_request(self, test, config):
-        return {"n_ctx": max(256, -(-(test.depth + test.count) // 256) * 256), "fa": config["fa"], "ub": config["ub"],
-                "fmoe": config.get("fmoe", 0)}
+        return {"n_ctx": max(256, -(-(test.depth + test.count) // 256) * 256) * test.streams, "fa": config["fa"],
+                "ub": config["ub"], "fmoe": config.get("fmoe", 0), "seqs": test.streams}
 
     def prepare(self, *args):
         super().prepare(*args)
@@ -254,6 +263,8 @@ class Binary:
         self.model, self.config = model, config
 
     def run(self, test):
+        if test.streams > 1:
+            raise BenchError(f"{self.program} cannot run {test}: llama-bench has one sequence")
         prompt, gen = (test.count, 0) if test.kind == "pp" else (0, test.count)
         arguments, _ = bench_flags(self.help, self.config)
         command = [self.program, "-m", self.model, "-p", str(prompt), "-n", str(gen), "-r", "1", "-t",

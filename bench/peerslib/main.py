@@ -18,10 +18,10 @@ FOREIGN = 0.05  # share of our cores used by others from which a result is doubt
 
 
 def parse_test(text):
-    match = re.fullmatch(r"(pp|tg)([1-9]\d{0,6})(?:@(\d{1,7}))?", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"'{text}' is no test; examples: pp512, tg128, tg128@4096")
-    return kinds.Test(match[1], int(match[2]), int(match[3] or 0))
+    match = re.fullmatch(r"(pp|tg)([1-9]\d{0,6})(?:x([1-9]\d{0,2}))?(?:@(\d{1,7}))?", text)
+    if not match or (match[1] == "pp" and match[3]):
+        raise argparse.ArgumentTypeError(f"'{text}' is no test; examples: pp512, tg128, tg128@4096, tg64x8")
+    return kinds.Test(match[1], int(match[2]), int(match[4] or 0), int(match[3] or 1))
 
 
 def parse_cores(text):
@@ -75,7 +75,7 @@ def parser():
     p.add_argument("--synth", action="append", default=[], type=parse_synth, metavar="MODEL:TYPE[:LAYERS]",
                    help="a model with random weights, written to the cache by synth_gguf.py; repeatable")
     p.add_argument("--tests", default="pp512,tg128", metavar="LIST",
-                   help="ppN: N prompt tokens; tgN: N generated ones; with @D: after D others (default pp512,tg128)")
+                   help="ppN: N prompt tokens; tgN: N generated ones, tgNxS: of S sequences side by side; with @D: after D others (default pp512,tg128)")
     p.add_argument("-r", "--repeats", type=int, default=5, metavar="N", help="rounds per test (default 5)")
     p.add_argument("--cores", type=parse_cores, metavar="LIST", help="cores to use (default: all this process may use)")
     p.add_argument("-t", "--threads", type=int, metavar="N", help="threads of each engine (default: one per core)")
@@ -246,7 +246,7 @@ class Run:
                 speeds.append(self.bandwidth.run())
             for engine in engines:
                 seconds, others = engine.run(test)
-                samples[engine.name].append(test.count / seconds)
+                samples[engine.name].append(test.tokens / seconds)
                 if others is not None:
                     foreign[engine.name].append(others)
             kinds.warn(f"{info['file']} {name} round {turn + 1}: " +

@@ -123,9 +123,10 @@ class Stepped:
         except BrokenPipeError:
             raise BenchError(f"{self.name} ended:\n{tail(self.log)}") from None
 
-    def ask(self, kind, count, depth=0):
+    def ask(self, kind, count, depth=0, streams=1):
         """One test of a running program: seconds."""
-        self._send(f"{kind} {count} {depth}" if depth else f"{kind} {count}")
+        words = [kind, count] + ([depth] if depth or streams > 1 else []) + ([streams] if streams > 1 else [])
+        self._send(" ".join(map(str, words)))
         while True:
             seconds = parse_answer(self._line(), kind, count)
             if seconds is not None:

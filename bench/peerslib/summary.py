@@ -13,6 +13,11 @@ def ratios(ours, theirs):
     return spread([a / b for a, b in zip(ours, theirs)])
 
 
+def is_single(test):
+    """One token after the other of one sequence: what is read for each is known."""
+    return test.startswith("tg") and "x" not in test
+
+
 def summarize(test, samples, bandwidth, active_bytes, first, peers):
     """The result of one test.
 
@@ -22,12 +27,12 @@ def summarize(test, samples, bandwidth, active_bytes, first, peers):
     result = {"test": test, "rounds": len(next(iter(samples.values()))), "engines": {}, "ratios": {}}
     for name, rates in samples.items():
         result["engines"][name] = {"samples_ts": rates, "tokens_per_second": spread(rates)}
-        if test.startswith("tg") and bandwidth:
+        if is_single(test) and bandwidth:
             share = [rate * active_bytes / speed for rate, speed in zip(rates, bandwidth)]
             result["engines"][name]["bandwidth_share"] = spread(share)
     if bandwidth:
         result["bandwidth"] = {"samples": bandwidth, "bytes_per_second": spread(bandwidth)}
-        if test.startswith("tg"):
+        if is_single(test):
             result["bandwidth_limit_ts"] = median(bandwidth) / active_bytes
     for name in first:
         others = [other for other in samples if other != name and (other in peers or other in first)]

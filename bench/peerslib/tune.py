@@ -52,7 +52,7 @@ def tune(engine, model, test, moe, repeats=2):
                 raise
             engine.close()  # a combination that does not work: slower than any
             return 0.0
-        return test.count / min(runs)
+        return test.tokens / min(runs)
 
     return search(start, {knob: knobs[knob][0] for knob in order}, rate)
 

@@ -7,9 +7,9 @@ the last token of a batch only; no sampling), but one test at a time, on request
 
     info {...}          first, once: versions and what the library says about the CPU features it was built for
     ready               then; from here on each line of standard input gets one line in answer
-    ctx JSON            a new context: {"n_ctx": 768, "fa": 1, "ub": 512, "fmoe": 1}  ->  ctx ok
+    ctx JSON            a new context: {"n_ctx": 768, "fa": 1, "ub": 512, "fmoe": 1, "seqs": 1}  ->  ctx ok
     pp N [DEPTH]        decode N random tokens in batches of up to 2048               ->  pp N SECONDS
-    tg N [DEPTH]        decode N single tokens                                        ->  tg N SECONDS
+    tg N [DEPTH [S]]    decode N single tokens, one of each of S sequences at a time  ->  tg N SECONDS
                         (with DEPTH other tokens in the context before, which are not timed)
     quit                end
     (a failure)                                                                       ->  error TEXT
@@ -60,6 +60,9 @@ class LlamaCpp:
         params = self.api.llama_context_default_params()
         set_fields(params, n_ctx=want["n_ctx"], n_batch=N_BATCH, n_ubatch=want["ub"], n_threads=threads,
                    n_threads_batch=threads, no_perf=True)
+        seqs = want.get("seqs", 1)
+        if seqs > 1 and set_fields(params, n_seq_max=seqs):
+            raise RuntimeError("this llama-cpp-python does not know n_seq_max")
         flash = want["fa"]
         if set_fields(params, flash_attn_type=flash) and set_fields(params, flash_attn=bool(flash)):
             raise RuntimeError("this llama-cpp-python has neither flash_attn_type nor flash_attn")
@@ -102,6 +105,8 @@ class IkLlamaCpp:
         missing = set_fields(params, n_ctx=want["n_ctx"], n_batch=N_BATCH, n_ubatch=want["ub"], n_threads=threads,
                              n_threads_batch=threads, flash_attn=bool(want["fa"]),
                              fused_moe_up_gate=bool(want["fmoe"]))
+        seqs = want.get("seqs", 1)
+        missing |= set_fields(params, n_seq_max=seqs) if seqs > 1 else set()
         if missing:
             raise RuntimeError(f"this ik-llama-cpp-python does not know {sorted(missing)}")
         return self.api.llama_init_from_model(self.model, params)
@@ -130,22 +135,40 @@ class Bench:
         if not self.ctx:
             raise RuntimeError(f"no context with {want}")
 
-    def decode(self, tokens, start):
+    def decode(self, tokens, start, seq=0):
+        """Tokens of one sequence from position `start` on, with logits for the last one."""
+        self.submit([(token, start + i, seq, i + 1 == len(tokens)) for i, token in enumerate(tokens)])
+
+    def submit(self, rows):
         batch = self.batch
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
+        batch.n_tokens = len(rows)
+        for i, (token, position, seq, logits) in enumerate(rows):
             batch.token[i] = token
-            batch.pos[i] = start + i
+            batch.pos[i] = position
             batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
-            batch.logits[i] = 0
-        batch.logits[len(tokens) - 1] = 1
+            batch.seq_id[i][0] = seq
+            batch.logits[i] = logits
         status = self.api.llama_decode(self.ctx, batch)
         if status:
             raise RuntimeError(f"llama_decode returned {status}")
 
     def tokens(self, count):
         return [self.random.randrange(self.n_vocab) for _ in range(count)]
+
+    def streams(self, count, depth, seqs):
+        """Seconds of `count` passes with one token of each of `seqs` sequences."""
+        self.engine.clear(self.ctx)
+        for seq in range(seqs):
+            tokens = self.tokens(depth)
+            for at in range(0, depth, N_BATCH):
+                self.decode(tokens[at:at + N_BATCH], at, seq)
+        self.engine.synchronize(self.ctx)
+        tokens = [self.tokens(seqs) for _ in range(count)]
+        start = time.perf_counter()
+        for i, row in enumerate(tokens):
+            self.submit([(token, depth + i, seq, True) for seq, token in enumerate(row)])
+            self.engine.synchronize(self.ctx)
+        return time.perf_counter() - start
 
     def test(self, kind, count, depth):
         """Seconds of one test: 'pp' all tokens in batches, 'tg' one by one."""
@@ -174,8 +197,10 @@ def serve(bench, say):
                 bench.new_context(json.loads(rest))
                 say("ctx ok")
             elif word in ("pp", "tg"):
-                count, depth = (*map(int, rest.split()), 0)[:2]
-                say(f"{word} {count} {bench.test(word, count, depth):.6f}")
+                numbers = list(map(int, rest.split()))
+                count, depth, seqs = numbers + [0, 1][len(numbers) - 1:]
+                seconds = bench.streams(count, depth, seqs) if seqs > 1 else bench.test(word, count, depth)
+                say(f"{word} {count} {seconds:.6f}")
             else:
                 say("error unknown command " + word)
         except Exception as error:  # reported to the driver, which decides

@@ -51,6 +51,75 @@ int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_
     return COLIBRI_OK;
 }
 
+struct streams {
+    clb_kv_seq **kv;
+    clb_span *spans;
+    uint32_t *tokens; /* [n][depth + 1] at first, then [n] */
+    float *logits;
+    uint32_t n;
+};
+
+static void close_streams(struct streams *s)
+{
+    for (uint32_t i = 0; s->kv && i < s->n; i++)
+        if (s->kv[i])
+            clb_kv_seq_destroy(s->kv[i]);
+    free(s->kv);
+    free(s->spans);
+    free(s->tokens);
+    free(s->logits);
+}
+
+static int open_streams(clb_engine *e, uint32_t n, uint32_t depth, uint64_t *state, struct streams *s, clb_error *err)
+{
+    const uint32_t n_vocab = e->model->hp.n_vocab;
+    *s = (struct streams){.n = n};
+    s->kv = calloc(n, sizeof(clb_kv_seq *));
+    s->spans = calloc(n, sizeof *s->spans);
+    s->tokens = calloc((size_t)n + depth, sizeof *s->tokens);
+    s->logits = calloc((size_t)n * n_vocab, sizeof *s->logits);
+    if (!s->kv || !s->spans || !s->tokens || !s->logits)
+        return CLB_NOMEM(err, "sequences");
+    for (uint32_t i = 0; i < n; i++) {
+        CLB_TRY(clb_engine_new_sequence(e, &s->kv[i], err));
+        for (uint32_t k = 0; k < depth; k++)
+            s->tokens[k] = next_token(state, n_vocab);
+        for (uint32_t k = 0; k < depth; k += e->batch) {
+            const clb_span span = {.kv = s->kv[i],
+                                   .tokens = s->tokens + k,
+                                   .n = depth - k < e->batch ? depth - k : e->batch,
+                                   .phase = COLIBRI_PHASE_PREFILL,
+                                   .prefill_done = depth - k <= e->batch};
+            CLB_TRY(clb_forward_run(e->forward, &span, 1, s->logits, err));
+        }
+        s->spans[i] =
+            (clb_span){.kv = s->kv[i], .tokens = s->tokens + i, .n = 1, .n_logits = 1, .phase = COLIBRI_PHASE_DECODE};
+    }
+    return COLIBRI_OK;
+}
+
+int clb_bench_streams(clb_engine *e, uint32_t n_streams, uint32_t depth, uint32_t n_gen, uint64_t *ns,
+                      uint64_t *token_ns, clb_error *err)
+{
+    struct streams s;
+    uint64_t state = 1;
+    int rc = open_streams(e, n_streams, depth, &state, &s, err);
+    const uint64_t t0 = clb_now_ns();
+    uint64_t before = t0;
+    for (uint32_t k = 0; k < n_gen && !rc; k++) {
+        for (uint32_t i = 0; i < n_streams; i++)
+            s.tokens[i] = next_token(&state, e->model->hp.n_vocab);
+        rc = clb_forward_run(e->forward, s.spans, n_streams, s.logits, err);
+        const uint64_t now = clb_now_ns();
+        if (token_ns)
+            token_ns[k] = now - before;
+        before = now;
+    }
+    *ns = before - t0;
+    close_streams(&s);
+    return rc;
+}
+
 static int answer(clb_session *s, clb_sampler *sampler, uint32_t n_gen, uint64_t t0, uint64_t *ttft_ns,
                   uint64_t *token_ns, clb_error *err)
 {

@@ -12,6 +12,11 @@
  * fixed generator, the same for every call. */
 int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_gen, uint64_t *ns, uint64_t *token_ns,
                   clb_error *err);
+/* n_streams sequences side by side, each with `depth` tokens that are not measured: then n_gen passes with one token of each,
+ * which take *ns together and token_ns[n_gen] each (may be NULL), logits included. Every sequence has tokens of its own, the
+ * same for every call. The engine was opened for so many sequences beside those that live. */
+int clb_bench_streams(clb_engine *engine, uint32_t n_streams, uint32_t depth, uint32_t n_gen, uint64_t *ns,
+                      uint64_t *token_ns, clb_error *err);
 /* Empties the session, reads ids[n] and generates n_gen tokens, greedily and whatever they are. *prompt_ns: reading;
  * *ttft_ns: until the first token is chosen; token_ns[n_gen]: each token, its choice included. */
 int clb_bench_answer(clb_session *s, const uint32_t *ids, uint32_t n, uint32_t n_gen, uint64_t *prompt_ns,

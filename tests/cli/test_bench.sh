@@ -19,6 +19,26 @@ json 'all(len(t["samples_ts"]) == len(t["samples_ns"]) == 2 and t["avg_ts"] > 0 
 json 'd[1]["bytes_per_token"] > d[1]["weight_bytes_per_token"] and d[1]["bandwidth_share"] > 0'
 json 'all(t["split"]["passes"] >= 1 and t["n_threads"] == 2 for t in d)'
 
+# sequences side by side
+run 0 "${bench[@]}" -p 5 -n 3 -s 1,4 -r 2 --json --split
+json '[(t["test"], t.get("n_streams")) for t in d] == [("pp5", None), ("tg3", None), ("tg3 x 4", 4)]'
+json 'all(abs(d[2]["samples_ts"][i] * d[2]["samples_ns"][i] / 1e9 - 12) < 1e-6 for i in range(2)) and d[2]["split"]["passes"] == 3'
+json '"bandwidth_share" in d[1] and "bandwidth_share" not in d[2] and d[2]["token_p50_ms"] > 0'
+run 0 "${bench[@]}" -p 0 -n 3 -s 2 -d 40 -r 1 --batch 16
+out '| tg3 x 2 @ 40 |'
+printf 'tg 2 0 3\ntg 2 5 1\nquit\n' >"$WORK/lines"
+from_lines() {
+    "${bench[@]}" --stdin -p 4 -n 4 -d 5 -s 3 <"$WORK/lines"
+}
+run 0 from_lines
+[ "$(grep -c '^tg 2 ' "$WORK/out")" = 2 ] || fail "streams on standard input: $(cat "$WORK/out")"
+printf 'tg 2 0 4\n' >"$WORK/lines"
+refuse 2 'made room for 3' from_lines
+printf 'pp 2 0 2\n' >"$WORK/lines"
+refuse 2 'expected' from_lines
+refuse 2 'at least 1' "${bench[@]}" -s 0
+refuse 2 '--streams does not apply to --sustained' "${bench[@]}" --sustained 1 -s 2
+
 refuse 2 'nothing to measure' "${bench[@]}" -p 0 -n 0
 refuse 2 'separated by commas' "${bench[@]}" -p 5,
 refuse 2 'separated by commas' "${bench[@]}" -p -5

@@ -15,7 +15,7 @@ stamps, stop = [], threading.Event()
 def send(path, body=None):
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(URL + path, data), timeout=60) as reply:
+        with urllib.request.urlopen(urllib.request.Request(URL + path, data), timeout=300) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as refusal:
         return refusal.code, refusal.read().decode()
@@ -24,7 +24,7 @@ def send(path, body=None):
 def stream():
     body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
     while not stop.is_set():
-        with urllib.request.urlopen(URL + "/v1/completions", json.dumps(body).encode(), timeout=60) as reply:
+        with urllib.request.urlopen(URL + "/v1/completions", json.dumps(body).encode(), timeout=300) as reply:
             for line in reply:
                 if line.startswith(b"data: {"):
                     stamps.append(time.monotonic())

@@ -6,7 +6,7 @@ import time
 
 
 class Client:
-    def __init__(self, port, timeout=60):
+    def __init__(self, port, timeout=300):
         self.port, self.timeout = port, timeout
 
     def connection(self):

@@ -79,5 +79,5 @@ until_metric() {
 }
 # clients WHAT...: the clients of serve_clients.py
 clients() {
-    timeout 120 python3 "$SOURCE_DIR/tests/cli/serve_clients.py" "$URL" "$@" || fail "clients, $1"
+    timeout 900 python3 "$SOURCE_DIR/tests/cli/serve_clients.py" "$URL" "$@" || fail "clients, $1"
 }

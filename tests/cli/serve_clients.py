@@ -3,7 +3,7 @@ import concurrent.futures, json, random, socket, struct, sys, time, urllib.reque
 url, what = sys.argv[1], sys.argv[2]
 port = int(url.rsplit(":", 1)[1])
 def get(path):
-    with urllib.request.urlopen(url + path, timeout=30) as r:
+    with urllib.request.urlopen(url + path, timeout=300) as r:
         return r.read().decode()
 def metric(name):
     return next(float(l.rsplit(" ", 1)[1]) for l in get("/metrics").splitlines() if l.rsplit(" ", 1)[0] == name)
@@ -15,13 +15,13 @@ def until(name, value):
     raise AssertionError((name, metric(name), value))
 def ask(body, path="/v1/completions"):
     data = json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url + path, data), timeout=60) as r:
+    with urllib.request.urlopen(urllib.request.Request(url + path, data), timeout=300) as r:
         return json.loads(r.read())
 def dial(body=None, path="/v1/completions", small=False):
     s = socket.socket()
     if small:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    s.settimeout(30)
+    s.settimeout(300)
     s.connect(("127.0.0.1", port))
     if body is not None:
         data = json.dumps(body).encode()

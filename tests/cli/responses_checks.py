@@ -111,6 +111,12 @@ def schemas():
         assert r["text"]["format"] == form["format"]
     r = create(text=dict(format=dict(type="json_object")), max_output_tokens=200)
     assert r["status"] == "incomplete" or isinstance(json.loads(text_of(r)), dict)
+    # with tools: such an answer, or a call
+    for r in create(text=form, tools=[WEATHER], max_output_tokens=100), stream(text=form, tools=[WEATHER], max_output_tokens=100):
+        if r["output"][0]["type"] == "message":
+            assert r["status"] == "incomplete" or json.loads(text_of(r))["size"] in ("small", "large"), r
+        else:
+            assert 1 <= json.loads(r["output"][0]["arguments"])["days"] <= 9
 
 
 def tools():

@@ -471,6 +471,8 @@ static void grammars(void **state)
         BODY("\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\",\"strict\":true,\"schema\":{\"type\":"
              "\"object\"}}}"),
         BODY("\"tools\":[" TOOL "],\"tool_choice\":\"required\""),
+        BODY("\"tools\":[" TOOL "],\"text\":{\"format\":{\"type\":\"json_object\"}}"),
+        BODY("\"tools\":[" TOOL "],\"tool_choice\":\"required\",\"text\":{\"format\":{\"type\":\"json_object\"}}"),
         BODY("\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}"),
         BODY("\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{"
              "\"type\":\"function\",\"name\":\"f\"}]}"),

@@ -276,10 +276,8 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, requ
     CLB_TRY(read_tool_choice(body, q, r));
     CLB_TRY(read_reasoning(body, q, r));
     CLB_TRY(read_text(body, q, r));
-    if (q->gbnf.n && q->prompt.tools && q->prompt.choice != CLB_TOOLS_NONE)
-        return clb_refuse(r, "invalid_value", "text.format",
-                          "A schema of the answer cannot be combined with 'tools' unless 'tool_choice' is 'none'.");
     q->prompt.constrained = q->gbnf.n > 0;
+    q->prompt.answer = q->gbnf.n ? q->gbnf.data : NULL;
     return COLIBRI_OK;
 }
 
@@ -287,23 +285,24 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, requ
 static int make_prompt(const clb_app *app, const request *q, clb_text_options *o, clb_prompt *prompt, clb_refusal *r)
 {
     clb_error err = {0};
+    char param[64] = "";
     if (!app->chat)
         return clb_refuse(
             r, "unsupported_model", "model",
             "The model has no chat template: use /v1/completions, or start the server with --chat-template.");
-    const int rc = clb_prompt_make(app->chat, app->engine->vocab, &q->prompt, prompt, NULL, &err);
-    if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_UNSUPPORTED || rc == COLIBRI_E_LIMIT)
-        return clb_refuse(r, "invalid_value", "input", "%s", err.msg);
+    const int rc = clb_prompt_make(app->chat, app->engine->vocab, &q->prompt, prompt, param, &err);
+    if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_UNSUPPORTED ||
+        rc == COLIBRI_E_LIMIT) /* messages are made of the input */
+        return clb_refuse(r, "invalid_value", strcmp(param, "tools") == 0 ? param : "input", "%s", err.msg);
     if (rc)
         return clb_refuse_status(r, rc, err.msg);
     o->n_protected = prompt->n_protected;
     o->special = prompt->special;
-    if (q->gbnf.n)
-        return clb_openai_grammar(o, &q->gbnf, "text.format", r);
-    if (!prompt->gbnf)
-        return COLIBRI_OK;
-    const clb_buf calls = {.data = prompt->gbnf, .n = strlen(prompt->gbnf)};
-    return clb_openai_grammar(o, &calls, "tools", r);
+    if (prompt->gbnf) { /* of calls; an answer's is in it, or there must be calls */
+        const clb_buf calls = {.data = prompt->gbnf, .n = strlen(prompt->gbnf)};
+        return clb_openai_grammar(o, &calls, "tools", r);
+    }
+    return q->gbnf.n ? clb_openai_grammar(o, &q->gbnf, "text.format", r) : COLIBRI_OK;
 }
 
 void clb_serve_responses(void *ctx, clb_exchange *x)

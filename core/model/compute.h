@@ -26,12 +26,12 @@ typedef struct clb_job {
 typedef struct clb_delta {
     const float *t; /* A x of the job's row t: t + t * t_stride, [rank] */
     size_t t_stride;
-    const float *b; /* [rank][n_out] */
+    const float *b; /* [groups of n_out][rank][16] */
     uint32_t rank, n_out;
     const float *row_scale;
     float strength;
 } clb_delta;
-/* Columns [col, col + n) of the job's row t, whose input is row x_row, at y. */
+/* Columns [col, col + n), col a multiple of 16, of the job's row t, whose input is row x_row, at y. */
 void clb_delta_add(const struct colibri_vecops *ops, const clb_delta *deltas, uint32_t n_deltas, uint32_t t, uint32_t x_row,
                    uint32_t col, uint32_t n, float *y);
 

@@ -40,14 +40,22 @@ struct glu {
     bool keep_floats;
 };
 
+#define DELTA_RANKS 64u
+
 void clb_delta_add(const struct colibri_vecops *ops, const clb_delta *deltas, uint32_t n_deltas, uint32_t t, uint32_t x_row,
                    uint32_t col, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n_deltas; i++) {
         const clb_delta *d = &deltas[i];
         const float scale = d->row_scale[x_row] * d->strength, *const v = d->t + (size_t)t * d->t_stride;
-        for (uint32_t k = 0; k < d->rank && scale != 0.0f; k++)
-            ops->axpy(y, d->b + (size_t)k * d->n_out + col, scale * v[k], n);
+        const size_t group = (size_t)16 * d->rank;
+        for (uint32_t k = 0; k < d->rank && scale != 0.0f; k += DELTA_RANKS) {
+            float s[DELTA_RANKS];
+            const uint32_t n_s = d->rank - k < DELTA_RANKS ? d->rank - k : DELTA_RANKS;
+            for (uint32_t i_s = 0; i_s < n_s; i_s++)
+                s[i_s] = scale * v[k + i_s];
+            ops->axpy_x16(y, d->b + col / 16 * group + (size_t)16 * k, group, s, n_s, n);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/compute_internal.h"
 #include "model/forward_internal.h"
 
 /* Rows, or pairs of a row and an expert. */
@@ -22,6 +23,7 @@ void clb_forward_lora_free(clb_forward_lora *l)
     free(l->scale);
     free(l->t[0]);
     free(l->jobs);
+    free(l->first);
     free(l->deltas);
     *l = (clb_forward_lora){0};
 }
@@ -97,6 +99,7 @@ int clb_forward_lora_begin(clb_forward *f, clb_error *err)
     CLB_TRY(reserve(&l->t[0], &l->cap_t, 2 * places * l->rank, sizeof(float), err));
     l->t[1] = l->t[0] + places * l->rank;
     const size_t unions = f->hp->n_experts ? f->hp->n_experts : 1;
+    CLB_TRY(reserve(&l->first, &l->cap_first, unions + 1, sizeof *l->first, err));
     CLB_TRY(reserve(&l->jobs, &l->cap_jobs, 2 * l->n * unions, sizeof *l->jobs, err));
     return reserve(&l->deltas, &l->cap_deltas, 2 * l->n * unions, sizeof *l->deltas, err);
 }
@@ -131,7 +134,7 @@ static void add_part(struct step *s, uint32_t adapter, const clb_lora_part *part
                                      .y_stride = l->rank};
     l->deltas[s->n_deltas++] = (clb_delta){.t = t,
                                            .t_stride = l->rank,
-                                           .b = part->b + (size_t)expert * part->rank * part->n_out,
+                                           .b = part->b + expert * clb_lora_b_floats(part),
                                            .rank = part->rank,
                                            .n_out = part->n_out,
                                            .row_scale = l->scale + (size_t)adapter * s->f->max_rows,
@@ -161,21 +164,53 @@ static int run(struct step *s, clb_error *err)
     return s->n_jobs ? clb_compute_run(&f->compute, f->lora.jobs, s->n_jobs, err) : COLIBRI_OK;
 }
 
+/* B of a strip of columns is read once for a part of the rows, and stays in the cache meanwhile. One row, as in
+ * generating, is shared by columns. */
+#define STRIP 256u
+#define PART  64u
+
+static uint32_t pieces(uint32_t n, uint32_t size)
+{
+    return (n + size - 1) / size;
+}
+
 struct adding {
     clb_forward *f;
-    const clb_delta *deltas;
+    const clb_delta *deltas; /* [jobs][n] */
     uint32_t n;
-    const uint32_t *x_row; /* row of each place; NULL: the place itself */
-    float *y;
-    size_t stride;
+    const clb_job *jobs;   /* rows: their n_x, to their y */
+    const uint32_t *first; /* unit of each job: parts of its rows by strips */
+    uint32_t n_jobs;
+    const uint32_t *place_row; /* row of each place, counted from x_first; NULL: the place itself */
 };
 
-static void add_row(void *ctx, uint32_t row, uint32_t worker)
+static void add_unit(void *ctx, uint32_t unit, uint32_t worker)
 {
     const struct adding *a = ctx;
     (void)worker;
-    clb_delta_add(a->f->compute.ops, a->deltas, a->n, row, a->x_row ? a->x_row[row] : row, 0, a->deltas[0].n_out,
-                  a->y + row * a->stride);
+    const uint32_t i = clb_job_of(a->first, a->n_jobs, unit);
+    const clb_job *j = &a->jobs[i];
+    const clb_delta *deltas = a->deltas + (size_t)i * a->n;
+    const uint32_t n_out = deltas[0].n_out, strips = pieces(n_out, STRIP), at = unit - a->first[i];
+    const uint32_t col = at % strips * STRIP, n = n_out - col < STRIP ? n_out - col : STRIP;
+    const uint32_t begin = at / strips * PART, end = j->n_x - begin < PART ? j->n_x : begin + PART;
+    for (uint32_t t = begin; t < end; t++)
+        clb_delta_add(a->f->compute.ops, deltas, a->n, t, a->place_row ? a->place_row[j->x_first + t] : t, col, n,
+                      j->y + t * j->y_stride + col);
+}
+
+/* Each job has n of the step's deltas. */
+static void add_all(clb_forward *f, const clb_job *jobs, uint32_t n_jobs, uint32_t n, const uint32_t *place_row)
+{
+    clb_forward_lora *l = &f->lora;
+    uint32_t units = 0;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        l->first[i] = units;
+        units += pieces(jobs[i].n_x, PART) * pieces(l->deltas[(size_t)i * n].n_out, STRIP);
+    }
+    l->first[n_jobs] = units;
+    struct adding a = {f, l->deltas, n, jobs, l->first, n_jobs, place_row};
+    clb_compute_units(&f->compute, units, add_unit, &a);
 }
 
 int clb_forward_lora_add(clb_forward *f, uint32_t il, enum clb_lora_target target, clb_acts *acts, float *y,
@@ -184,11 +219,10 @@ int clb_forward_lora_add(clb_forward *f, uint32_t il, enum clb_lora_target targe
     if (!clb_forward_lora_changes(f, il, target))
         return COLIBRI_OK;
     struct step s = {.f = f};
-    const clb_job of = {.acts = acts, .n_x = f->n_rows};
+    const clb_job of = {.acts = acts, .n_x = f->n_rows, .y = y, .y_stride = stride};
     const uint32_t n = add_parts(&s, il, target, 0, &of, 0, 0);
     CLB_TRY(run(&s, err));
-    struct adding a = {f, f->lora.deltas, n, NULL, y, stride};
-    clb_compute_rows(&f->compute, f->n_rows, 4, add_row, &a);
+    add_all(f, &of, 1, n, NULL);
     return COLIBRI_OK;
 }
 
@@ -232,10 +266,6 @@ int clb_forward_lora_down(clb_forward *f, uint32_t il, const clb_job *jobs, cons
     for (uint32_t i = 1; i < n; i++)
         add_parts(&s, il, CLB_LORA_EXPERT_DOWN, experts[i], &jobs[i], jobs[i].x_first, 0);
     CLB_TRY(run(&s, err));
-    for (uint32_t i = 0; i < n; i++) {
-        struct adding a = {f,         f->lora.deltas + i * each, each, f->place_row + jobs[i].x_first,
-                           jobs[i].y, jobs[i].y_stride};
-        clb_compute_rows(&f->compute, jobs[i].n_x, 4, add_row, &a);
-    }
+    add_all(f, jobs, n, each, f->place_row);
     return COLIBRI_OK;
 }

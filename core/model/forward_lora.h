@@ -15,7 +15,8 @@ typedef struct clb_forward_lora {
     size_t cap_active, cap_scale, cap_t;
     clb_job *jobs;
     clb_delta *deltas; /* of a step's jobs */
-    size_t cap_jobs, cap_deltas;
+    uint32_t *first;   /* [jobs + 1] units of work of what is added */
+    size_t cap_jobs, cap_deltas, cap_first;
 } clb_forward_lora;
 
 /* Bytes that passes of max_rows rows need for each rank of the adapters that they use. */

@@ -133,7 +133,7 @@ static int look_at_part(struct reader *r, const clb_gguf_tensor *a, const clb_gg
     part->n_out = base->n_rows;
     part->a_stride = (size_t)part->rank * base->n_cols;
     r->lora->sources[at] = (struct clb_lora_source){.t = {a, b}};
-    r->lora->bytes += (a->n_elems + b->n_elems) * sizeof(float);
+    r->lora->bytes += (a->n_elems + n_experts * clb_lora_b_floats(part)) * sizeof(float);
     r->lora->n_parts++;
     if (part->rank > r->lora->rank)
         r->lora->rank = part->rank;
@@ -360,18 +360,20 @@ static int read_a(const struct chunk *c, const struct clb_lora_source *from, flo
     return COLIBRI_OK;
 }
 
-/* B lies by rows of outputs, and is added by columns: turned once here. */
+/* B lies by rows of outputs, and is added by columns, 16 at a time: turned once here. */
 static int read_b(const struct chunk *c, const struct clb_lora_source *from, float *out, clb_error *err)
 {
     const clb_gguf_tensor *t = from->t[1];
     const size_t rank = (size_t)t->ne[0], n_out = (size_t)t->ne[1], most = chunk_rows(t);
-    for (size_t e = 0; e < t->ne[2]; e++, out += n_out * rank)
+    for (size_t e = 0; e < t->ne[2]; e++, out += (n_out + 15) / 16 * 16 * rank)
         for (size_t row = 0; row < n_out; row += most) {
             const size_t n = n_out - row < most ? n_out - row : most;
             CLB_TRY(read_rows(c, t, from->format[1], e * n_out + row, n, c->values, err));
-            for (size_t k = 0; k < rank; k++)
-                for (size_t o = 0; o < n; o++)
-                    out[k * n_out + row + o] = c->values[o * rank + k];
+            for (size_t o = 0; o < n; o++) {
+                float *const to = out + (row + o) / 16 * 16 * rank + (row + o) % 16;
+                for (size_t k = 0; k < rank; k++)
+                    to[16 * k] = c->values[o * rank + k];
+            }
         }
     return COLIBRI_OK;
 }
@@ -387,7 +389,7 @@ static int read_part(struct chunk *c, const struct clb_lora_source *from, clb_lo
     }
     float *const a = malloc((size_t)from->t[0]->n_elems * sizeof *a);
     part->a.data = a;
-    part->b = malloc((size_t)from->t[1]->n_elems * sizeof *part->b);
+    part->b = calloc((size_t)from->t[1]->ne[2] * clb_lora_b_floats(part), sizeof *part->b);
     c->values = malloc(floats * sizeof *c->values);
     c->bytes = malloc(bytes);
     int rc = a && part->b && c->values && c->bytes ? COLIBRI_OK : CLB_NOMEM(err, "an adapter");

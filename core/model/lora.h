@@ -32,9 +32,15 @@ typedef struct clb_lora_part {
     uint32_t rank;   /* 0: this weight is not changed */
     clb_matrix a;    /* [rank][n_in], F32; data: of expert 0 */
     size_t a_stride; /* floats from expert to expert */
-    float *b;        /* [experts or 1][rank][n_out] */
+    float *b;        /* [experts or 1][groups of 16 of n_out][rank][16], the last group filled with zeros */
     uint32_t n_out;
 } clb_lora_part;
+
+/* Floats of one expert's b. */
+static inline size_t clb_lora_b_floats(const clb_lora_part *part)
+{
+    return (((size_t)part->n_out + 15) & ~(size_t)15) * part->rank;
+}
 
 struct clb_lora_source;
 

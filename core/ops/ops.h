@@ -21,6 +21,7 @@ void clb_ref_softmax(float *x, size_t n);
 void clb_ref_swiglu(float *y, const float *g, const float *u, size_t n);
 void clb_ref_add(float *y, const float *x, size_t n);
 void clb_ref_axpy(float *y, const float *x, float s, size_t n);
+void clb_ref_axpy_x16(float *y, const float *x, size_t group_stride, const float *s, uint32_t n_s, size_t n);
 void clb_ref_scale(float *y, float s, size_t n);
 void clb_ref_act_q8x32(const float *x, struct colibri_act_q8x32 *out, size_t n);
 void clb_ref_act_q8x256(const float *x, struct colibri_act_q8x256 *out, size_t n);

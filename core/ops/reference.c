@@ -18,6 +18,7 @@ static const struct colibri_vecops reference = {
     .act_q8x256 = clb_ref_act_q8x256,
     .f32_to_f16 = clb_ref_f32_to_f16,
     .attention = clb_ref_attention,
+    .axpy_x16 = clb_ref_axpy_x16,
 };
 
 const struct colibri_vecops *clb_vecops_reference(void)

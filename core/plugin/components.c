@@ -31,6 +31,7 @@ const clb_iface_info *clb_iface_get(enum clb_iface iface)
 const clb_vecop_member clb_vecop_members[] = {
     MEMBER(rms_norm), MEMBER(rope),      MEMBER(softmax),    MEMBER(swiglu),     MEMBER(add),       MEMBER(axpy),
     MEMBER(scale),    MEMBER(act_q8x32), MEMBER(act_q8x256), MEMBER(f32_to_f16), MEMBER(attention),
+    MEMBER(axpy_x16),
 };
 #undef MEMBER
 const size_t clb_n_vecop_members = sizeof clb_vecop_members / sizeof *clb_vecop_members;

@@ -106,6 +106,35 @@ static void axpy(float *y, const float *x, float s, size_t n)
         store_upto(y, i, n, _mm256_fmadd_ps(sv, load_upto(x, i, n), load_upto(y, i, n)));
 }
 
+/* Three groups at once: a group alone would wait for its sum. */
+static void axpy_x16(float *y, const float *x, size_t group_stride, const float *s, uint32_t n_s, size_t n)
+{
+    size_t i = 0;
+    for (; i + 48 <= n; i += 48, x += 3 * group_stride) {
+        __m256 a[6];
+        UNROLL
+        for (int l = 0; l < 6; l++)
+            a[l] = _mm256_loadu_ps(y + i + 8 * l);
+        for (uint32_t k = 0; k < n_s; k++) {
+            const float *const p = x + 16 * (size_t)k;
+            const __m256 sv = _mm256_set1_ps(s[k]);
+            UNROLL
+            for (int l = 0; l < 6; l++)
+                a[l] = _mm256_fmadd_ps(sv, _mm256_loadu_ps(p + (size_t)(l / 2) * group_stride + 8 * (l % 2)), a[l]);
+        }
+        UNROLL
+        for (int l = 0; l < 6; l++)
+            _mm256_storeu_ps(y + i + 8 * l, a[l]);
+    }
+    for (; i < n; i += 8) {
+        const float *const p = x + i % 48 / 16 * group_stride + i % 16;
+        __m256 a = load_upto(y, i, n);
+        for (uint32_t k = 0; k < n_s; k++)
+            a = _mm256_fmadd_ps(_mm256_set1_ps(s[k]), _mm256_loadu_ps(p + 16 * (size_t)k), a);
+        store_upto(y, i, n, a);
+    }
+}
+
 static void scale(float *y, float s, size_t n)
 {
     const __m256 sv = _mm256_set1_ps(s);
@@ -219,4 +248,5 @@ const struct colibri_vecops clb_avx2_vecops = {
     .act_q8x256 = act_q8x256,
     .f32_to_f16 = f32_to_f16,
     .attention = clb_avx2_attention,
+    .axpy_x16 = axpy_x16,
 };

@@ -110,6 +110,35 @@ static void axpy(float *y, const float *x, float s, size_t n)
     FOR_LINES(n, { STORE(y, _mm512_fmadd_ps(sv, LOAD(x), LOAD(y))); });
 }
 
+/* Four groups at once: a group alone would wait for its sum. */
+static void axpy_x16(float *y, const float *x, size_t group_stride, const float *s, uint32_t n_s, size_t n)
+{
+    size_t i = 0;
+    for (; i + 64 <= n; i += 64, x += 4 * group_stride) {
+        __m512 a = _mm512_loadu_ps(y + i), b = _mm512_loadu_ps(y + i + 16), c = _mm512_loadu_ps(y + i + 32),
+               d = _mm512_loadu_ps(y + i + 48);
+        for (uint32_t k = 0; k < n_s; k++) {
+            const float *const p = x + 16 * (size_t)k;
+            const __m512 sv = _mm512_set1_ps(s[k]);
+            a = _mm512_fmadd_ps(sv, _mm512_loadu_ps(p), a);
+            b = _mm512_fmadd_ps(sv, _mm512_loadu_ps(p + group_stride), b);
+            c = _mm512_fmadd_ps(sv, _mm512_loadu_ps(p + 2 * group_stride), c);
+            d = _mm512_fmadd_ps(sv, _mm512_loadu_ps(p + 3 * group_stride), d);
+        }
+        _mm512_storeu_ps(y + i, a);
+        _mm512_storeu_ps(y + i + 16, b);
+        _mm512_storeu_ps(y + i + 32, c);
+        _mm512_storeu_ps(y + i + 48, d);
+    }
+    for (; i < n; i += 16, x += group_stride) {
+        const __mmask16 m = n - i < 16 ? first16(n - i) : (__mmask16)0xffff;
+        __m512 a = _mm512_maskz_loadu_ps(m, y + i);
+        for (uint32_t k = 0; k < n_s; k++)
+            a = _mm512_fmadd_ps(_mm512_set1_ps(s[k]), _mm512_loadu_ps(x + 16 * (size_t)k), a);
+        _mm512_mask_storeu_ps(y + i, m, a);
+    }
+}
+
 static void scale(float *y, float s, size_t n)
 {
     const __m512 sv = _mm512_set1_ps(s);
@@ -202,4 +231,5 @@ const struct colibri_vecops clb_avx512_vecops = {
     .act_q8x256 = act_q8x256,
     .f32_to_f16 = f32_to_f16,
     .attention = clb_avx512_attention,
+    .axpy_x16 = axpy_x16,
 };

@@ -100,6 +100,33 @@ static void axpy(float *y, const float *x, float s, size_t n)
         store_upto4(y + i, n - i, vfmaq_f32(load_upto4(y + i, n - i), sv, load_upto4(x + i, n - i)));
 }
 
+/* Four lines of a group at once: a line alone would wait for its sum. */
+static void axpy_x16(float *y, const float *x, size_t group_stride, const float *s, uint32_t n_s, size_t n)
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16, x += group_stride) {
+        float32x4_t a[4];
+        UNROLL
+        for (int l = 0; l < 4; l++)
+            a[l] = vld1q_f32(y + i + 4 * l);
+        for (uint32_t k = 0; k < n_s; k++) {
+            const float32x4_t sv = vdupq_n_f32(s[k]);
+            UNROLL
+            for (int l = 0; l < 4; l++)
+                a[l] = vfmaq_f32(a[l], sv, vld1q_f32(x + 16 * (size_t)k + 4 * l));
+        }
+        UNROLL
+        for (int l = 0; l < 4; l++)
+            vst1q_f32(y + i + 4 * l, a[l]);
+    }
+    for (; i < n; i += 4) {
+        float32x4_t a = load_upto4(y + i, n - i);
+        for (uint32_t k = 0; k < n_s; k++)
+            a = vfmaq_f32(a, vdupq_n_f32(s[k]), vld1q_f32(x + 16 * (size_t)k + i % 16));
+        store_upto4(y + i, n - i, a);
+    }
+}
+
 static void scale(float *y, float s, size_t n)
 {
     const float32x4_t sv = vdupq_n_f32(s);
@@ -194,4 +221,5 @@ const struct colibri_vecops clb_neon_vecops = {
     .act_q8x256 = act_q8x256,
     .f32_to_f16 = f32_to_f16,
     .attention = clb_neon_attention,
+    .axpy_x16 = axpy_x16,
 };

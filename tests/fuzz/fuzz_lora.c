@@ -157,7 +157,7 @@ static void check_parts(const struct tiny *t, const clb_lora *lora)
             if (!p)
                 continue;
             const uint64_t experts = target >= CLB_LORA_EXPERT_GATE ? t->model->hp.n_experts : 1;
-            bytes += (p->a_stride + (uint64_t)p->rank * p->n_out) * experts * sizeof(float);
+            bytes += (p->a_stride + clb_lora_b_floats(p)) * experts * sizeof(float);
             rank = p->rank > rank ? p->rank : rank;
             n++;
         }

@@ -150,6 +150,25 @@ static void check_elementwise(struct report *rep, const struct colibri_vecops *v
     pair_free(&y);
 }
 
+static void check_axpy_x16(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
+                           uint32_t number)
+{
+    const size_t n = rng_below(r, 2) ? rng_range(r, 1, 200) : rng_range(r, 1, 1200), groups = (n + 15) / 16;
+    const uint32_t n_s = rng_range(r, 1, 40), more = rng_below(r, 3) * 16;
+    case_begin(rep, name, number, "%zu elements, %u at once", n, n_s);
+    const size_t stride = 16 * (size_t)n_s + more; /* nothing lies behind the last group */
+    struct pair x = pair_make(r, (groups - 1) * stride + 16 * (size_t)n_s, rng_below(r, 4) == 0);
+    struct pair y = pair_make(r, n, rng_below(r, 4) == 0), s = pair_make(r, n_s, false);
+    v->axpy_x16(y.got, x.got, stride, s.got, n_s, n);
+    clb_ref_axpy_x16(y.want, x.want, stride, s.want, n_s, n);
+    pair_compare(rep, "y", &y);
+    pair_compare(rep, "x", &x);
+    pair_compare(rep, "s", &s);
+    pair_free(&x);
+    pair_free(&y);
+    pair_free(&s);
+}
+
 /* NaN scales are compared as numbers, everything else as bytes. */
 static void check_act_q8x32(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
                             uint32_t number)
@@ -243,6 +262,7 @@ void check_vecops(struct report *rep, const struct colibri_vecops *v)
         {"softmax", v->softmax != NULL, check_softmax},
         {"swiglu", v->swiglu != NULL, check_swiglu},
         {"elementwise", v->add || v->axpy || v->scale, check_elementwise},
+        {"axpy_x16", v->axpy_x16 != NULL, check_axpy_x16},
         {"act_q8x32", v->act_q8x32 != NULL, check_act_q8x32},
         {"act_q8x256", v->act_q8x256 != NULL, check_act_q8x256},
         {"f32_to_f16", v->f32_to_f16 != NULL, check_f32_to_f16},

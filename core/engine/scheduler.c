@@ -240,7 +240,8 @@ static void start(clb_scheduler *s, clb_request *r)
 
 static bool timed_out(const clb_request *r, uint64_t now)
 {
-    return r->o.timeout_ns && now - r->submitted_ns > r->o.timeout_ns;
+    /* `now` may be older than a request that came after the look at the clock */
+    return r->o.timeout_ns && now > r->submitted_ns && now - r->submitted_ns > r->o.timeout_ns;
 }
 
 static void end_early(clb_scheduler *s, clb_request *r, bool stopping, uint64_t now, bool queued)

@@ -606,6 +606,47 @@ static void late_requests_end(void **state)
     forget(b);
 }
 
+struct follow_up {
+    clb_scheduler *s;
+    clb_request_options o;
+    clb_request *r;
+};
+
+static void submit_another(void *ctx, const clb_request_event *e)
+{
+    struct follow_up *f = ctx;
+    clb_error err;
+    if (e->kind != CLB_EVENT_STARTED)
+        return;
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    assert_ok(clb_scheduler_submit(f->s, &f->o, &f->r, &err), &err);
+}
+
+/* One that comes while the queue is being looked at is younger than that look. */
+static void newcomers_are_not_late(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"threads=1", "batch=16", "ctx=64", NULL};
+    struct served d = {0};
+    uint32_t ids[5];
+    begin(&d, SMALL, settings, 1, 8, 0);
+    random_ids(d.e.engine, ids, 5, 8);
+    struct follow_up f = {.s = d.s, .o = plain(ids, 5, 2, 1)};
+    f.o.timeout_ns = UINT64_C(3600000000000);
+    struct heard *h = listen_to(&f.o);
+    clb_request_options first = plain(ids, 5, 2, 1);
+    first.on_event = submit_another;
+    first.ctx = &f;
+    clb_request *r = submit(&d, &first);
+    go(&d);
+    wait_for(h, &h->done);
+    assert_int_equal(h->status, COLIBRI_OK);
+    finish(&d);
+    clb_request_release(r);
+    clb_request_release(f.r);
+    forget(h);
+}
+
 static void stop_ends_everything(void **state)
 {
     (void)state;
@@ -676,6 +717,7 @@ int main(void)
         cmocka_unit_test(refusals_name_their_reason),
         cmocka_unit_test(cancels_end_their_own_request_only),
         cmocka_unit_test(late_requests_end),
+        cmocka_unit_test(newcomers_are_not_late),
         cmocka_unit_test(stop_ends_everything),
         cmocka_unit_test(calls_run_between_passes),
     };

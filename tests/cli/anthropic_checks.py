@@ -12,7 +12,7 @@ MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 RECALL = "Remember this: the secret code of the silver fox is 7316. What is the secret code of the silver fox?"
 ANSWER = "The secret code of the silver fox is 7316."
 WEATHER = dict(name="get_weather", description="Weather of a city", input_schema=dict(
-    type="object", properties=dict(city=dict(type="string", maxLength=12), days=dict(type="integer", minimum=1, maximum=9)),
+    type="object", properties=dict(city=dict(type="string", maxLength=6), days=dict(type="integer", minimum=1, maximum=9)),
     required=["city", "days"], additionalProperties=False))
 PING = dict(name="ping", input_schema=dict(type="object", properties={}, additionalProperties=False))
 
@@ -129,6 +129,7 @@ def blocks():
 
 
 def tools():
+    """The tools are the same everywhere: their part of the prompt is read once."""
     any_tool = ask("Hi", tools=[WEATHER, PING], tool_choice=dict(type="any", disable_parallel_tool_use=True), seed=5)
     named = ask("Hi", tools=[WEATHER, PING], tool_choice=dict(type="tool", name="get_weather"))
     for body in any_tool, named, dict(named, temperature=1, seed=3):
@@ -150,17 +151,17 @@ def tools():
                                                                                     input=dict(city="Bern", days=2))]),
             dict(role="user", content=[dict(type="tool_result", tool_use_id="toolu_1", content=[dict(type="text", text="21 degrees")]),
                                        dict(type="text", text="Thanks")])]
-    o = c.ok(MESSAGES, dict(ask(), messages=talk, tools=[WEATHER]))
+    o = c.ok(MESSAGES, dict(ask(), messages=talk, tools=[WEATHER, PING]))
     assert o["content"] or o["usage"]["output_tokens"] == 0
-    assert c.ok(COUNT, dict(ask(), messages=talk, tools=[WEATHER]))["input_tokens"] > 100
-    assert c.ok(MESSAGES, dict(ask(), tools=[WEATHER], tool_choice=dict(type="none")))["content"][0]["text"] == ANSWER
+    assert c.ok(COUNT, dict(ask(), messages=talk, tools=[WEATHER, PING]))["input_tokens"] > 100
+    assert c.ok(MESSAGES, dict(ask(), tools=[WEATHER, PING], tool_choice=dict(type="none")))["content"][0]["text"] == ANSWER
 
 
 def output_format():
     schema = dict(type="object", properties=dict(code=dict(type="integer")), required=["code"], additionalProperties=False)
     o = c.ok(MESSAGES, dict(ask(), output_config=dict(format=dict(type="json_schema", schema=schema))))
     assert isinstance(json.loads(o["content"][0]["text"])["code"], int), o
-    o = c.ok(MESSAGES, dict(ask(tools=[PING]), output_config=dict(format=dict(type="json_schema", schema=schema))))
+    o = c.ok(MESSAGES, dict(ask("Hi", tools=[WEATHER, PING]), output_config=dict(format=dict(type="json_schema", schema=schema))))
     block = o["content"][0]
     assert block["type"] == "tool_use" or isinstance(json.loads(block["text"])["code"], int), o
 

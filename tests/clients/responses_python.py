@@ -65,7 +65,8 @@ def schema():
     r = client.responses.parse(model="any", input="Who are you?", text_format=Person, max_output_tokens=100)
     assert isinstance(r.output_parsed, Person)
     # with tools: such an answer, or calls
-    r = client.responses.parse(model="any", input="Who are you?", text_format=Person, tools=[WEATHER], max_output_tokens=200)
+    r = client.responses.parse(model="any", input="Who are you?", text_format=Person, tools=[WEATHER], parallel_tool_calls=False, temperature=0,
+                                max_output_tokens=200)
     assert isinstance(r.output_parsed, Person) or r.output[0].type == "function_call" or r.status == "incomplete"
 
 

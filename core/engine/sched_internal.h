@@ -73,7 +73,7 @@ struct clb_scheduler {
     pthread_mutex_t lock; /* of what other threads see: */
     pthread_cond_t called;
     clb_request *queue, **queue_end;
-    uint32_t n_queued;
+    uint32_t n_queued, n_idle; /* idle: free sequences */
     clb_sched_call *calls;
     uint64_t slice_ns; /* what o.slice_ns becomes before the next pass */
     bool draining, over;

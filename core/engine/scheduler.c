@@ -109,7 +109,7 @@ int clb_scheduler_submit(clb_scheduler *s, const clb_request_options *options, c
     pthread_mutex_lock(&s->lock);
     if (s->draining || s->over)
         rc = clb_fail(err, COLIBRI_E_CANCELLED, "the server is shutting down");
-    else if (s->n_queued >= s->o.queue)
+    else if (s->n_queued >= s->o.queue + s->n_idle) /* who can start at once does not wait */
         rc = clb_fail(err, COLIBRI_E_BUSY, "the queue is full: %u requests wait (--queue)", s->n_queued);
     s->stats.refused += rc != COLIBRI_OK;
     if (!rc) {
@@ -182,6 +182,17 @@ static bool is_in_flight(const clb_request *r)
     return false;
 }
 
+/* So many more sequences are free (negative: fewer), which also those who submit see. */
+static void free_sequences(clb_scheduler *s, int more)
+{
+    if (!more)
+        return;
+    s->n_free = (uint32_t)((int)s->n_free + more);
+    pthread_mutex_lock(&s->lock);
+    s->n_idle = s->n_free;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Lanes that are over go; requests whose last lane went, too. */
 static void reap(clb_scheduler *s)
 {
@@ -191,7 +202,7 @@ static void reap(clb_scheduler *s)
             s->lanes[n++] = s->lanes[i];
         else
             clb_lane_free(s, s->lanes[i]);
-    s->n_free += s->n_lanes - n;
+    free_sequences(s, (int)(s->n_lanes - n));
     s->n_lanes = n;
     for (clb_request **at = &s->running; *at;) {
         clb_request *const r = *at;
@@ -219,8 +230,8 @@ static void start(clb_scheduler *s, clb_request *r)
         r->lanes[i].request = r;
         r->lanes[i].choice = i;
         s->lanes[s->n_lanes++] = &r->lanes[i];
-        s->n_free--;
     }
+    free_sequences(s, r->lanes ? -(int)r->o.n_choices : 0);
     r->next = s->running;
     s->running = r;
     const clb_request_event e = {.kind = CLB_EVENT_STARTED, .n_prompt = (uint32_t)r->o.n_prompt};
@@ -442,7 +453,7 @@ int clb_scheduler_create(const clb_scheduler_options *options, clb_scheduler **o
     s->o = *options;
     s->slice_ns = options->slice_ns;
     s->n_vocab = (uint32_t)n_vocab;
-    s->n_free = options->n_sequences;
+    s->n_free = s->n_idle = options->n_sequences;
     s->queue_end = &s->queue;
     if (getrandom(&s->secret, sizeof s->secret, GRND_NONBLOCK) != (ssize_t)sizeof s->secret)
         s->secret = clb_now_ns();

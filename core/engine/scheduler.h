@@ -97,7 +97,7 @@ typedef struct clb_request_options {
 typedef struct clb_scheduler_options {
     clb_engine *engine; /* opened with n_sequences >= 1 and used by nobody else */
     uint32_t n_sequences;
-    uint32_t queue;    /* requests that may wait */
+    uint32_t queue;    /* requests that may wait beyond those that can start at once */
     uint64_t slice_ns; /* what a pass with prompts shall take about while others generate; 0: the whole batch at once */
 } clb_scheduler_options;
 

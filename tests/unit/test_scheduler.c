@@ -492,8 +492,8 @@ static void refusals_name_their_reason(void **state)
     struct served d = {0};
     uint32_t ids[80];
     clb_error err;
-    clb_request *r = NULL, *first, *second;
-    begin(&d, SMALL, settings, 2, 1, 0);
+    clb_request *r = NULL, *first, *beside, *second;
+    begin(&d, SMALL, settings, 2, 0, 0);
     random_ids(d.e.engine, ids, 80, 1);
     clb_request_options o = plain(ids, 0, 4, 1);
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_USAGE);
@@ -512,27 +512,32 @@ static void refusals_name_their_reason(void **state)
     assert_int_equal(clb_scheduler_submit(d.s, &bad, &r, &err), COLIBRI_E_USAGE);
     struct heard *h = listen_to(&o);
     first = submit(&d, &o);
-    assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_BUSY); /* the queue holds one */
+    struct heard *h1 = listen_to(&o);
+    beside = submit(&d, &o);
+    assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_BUSY); /* two can start at once */
     assert_non_null(strstr(err.msg, "queue is full"));
     assert_null(r);
-    clb_scheduler_set_limits(d.s, 2, 0);
+    clb_scheduler_set_limits(d.s, 1, 0);
     struct heard *h2 = listen_to(&o);
     second = submit(&d, &o);
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_BUSY);
     go(&d);
     wait_for(h, &h->done);
+    wait_for(h1, &h1->done);
     wait_for(h2, &h2->done);
     assert_int_equal(h->status, COLIBRI_OK);
     clb_scheduler_drain(d.s);
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_CANCELLED);
     clb_scheduler_stats stats;
     clb_scheduler_get_stats(d.s, &stats);
-    assert_int_equal(stats.submitted, 2);
+    assert_int_equal(stats.submitted, 3);
     assert_int_equal(stats.refused, 3);
     finish(&d);
     clb_request_release(first);
+    clb_request_release(beside);
     clb_request_release(second);
     forget(h);
+    forget(h1);
     forget(h2);
 }
 
@@ -620,6 +625,47 @@ static void submit_another(void *ctx, const clb_request_event *e)
         return;
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     assert_ok(clb_scheduler_submit(f->s, &f->o, &f->r, &err), &err);
+}
+
+/* Without a queue: those that can start at once are taken, the next one is refused. */
+static void no_queue_is_no_refusal(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"threads=2", "ctx=200", NULL};
+    struct served d = {0};
+    clb_error err;
+    uint32_t ids[8];
+    begin(&d, SMALL, settings, 2, 0, 0);
+    random_ids(d.e.engine, ids, 8, 3);
+    for (int round = 0; round < 2; round++) { /* before the engine's thread runs, and after some have ended */
+        clb_request_options o[3];
+        struct heard *h[3];
+        clb_request *r[3];
+        for (int i = 0; i < 3; i++) {
+            o[i] = plain(ids, 8, 150, 1);
+            o[i].ignore_eog = true;
+            h[i] = listen_to(&o[i]);
+            if (i < 2)
+                r[i] = submit(&d, &o[i]);
+        }
+        if (round)
+            for (int i = 0; i < 2; i++)
+                wait_for(h[i], &h[i]->started);
+        assert_fails(clb_scheduler_submit(d.s, &o[2], &r[2], &err), &err, COLIBRI_E_BUSY, "queue is full");
+        if (!round)
+            go(&d);
+        for (int i = 0; i < 2; i++) {
+            wait_for(h[i], &h[i]->done);
+            clb_request_release(r[i]);
+        }
+        for (clb_scheduler_stats stats = {.running = 1}; stats.running;) { /* the places are free a moment later */
+            usleep(1000);
+            clb_scheduler_get_stats(d.s, &stats);
+        }
+        for (int i = 0; i < 3; i++)
+            forget(h[i]);
+    }
+    finish(&d);
 }
 
 /* One that comes while the queue is being looked at is younger than that look. */
@@ -720,6 +766,7 @@ int main(void)
         cmocka_unit_test(newcomers_are_not_late),
         cmocka_unit_test(stop_ends_everything),
         cmocka_unit_test(calls_run_between_passes),
+        cmocka_unit_test(no_queue_is_no_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,7 @@ bool clb_sched_pauses(const clb_scheduler *s)
     return s->o.engine->aside && s->o.slice_ns && clb_sched_keeps_all(s);
 }
 
-/* Somebody outside of the pass generates. */
-static bool text_waits(const clb_scheduler *s)
+bool clb_sched_text_waits(const clb_scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i]->state == CLB_LANE_GENERATES && !s->lanes[i]->in_flight)
@@ -33,11 +32,11 @@ static uint64_t text_interval_ns(const clb_scheduler *s)
     return shares < (double)s->o.slice_ns ? (uint64_t)shares : s->o.slice_ns;
 }
 
-/* Somebody outside of the pass has a prompt to read. */
+/* Somebody outside of the pass has a prompt to read, and does not wait for what the pass computes. */
 static bool prompt_waits(const clb_scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i]->state == CLB_LANE_READS && !s->lanes[i]->in_flight)
+        if (s->lanes[i]->state == CLB_LANE_READS && !s->lanes[i]->in_flight && !s->lanes[i]->waits)
             return true;
     return false;
 }
@@ -51,13 +50,14 @@ static void serve_others(clb_scheduler *s)
     s->spans = s->aside_spans;
     s->in_pass = s->aside_in_pass;
     s->n_in_pass = 0;
+    s->scored = s->aside_scored;
     s->aside = true;
     clb_store_set_aside(s->o.engine->model->store, true);
 
     clb_error err;
     clb_sched_look_around(s, false);
     const uint32_t n_reading = clb_sched_sort_reading(s);
-    const uint32_t rows = text_waits(s) ? clb_sched_prompt_rows(s, n_reading, true) : s->o.engine->aside_rows;
+    const uint32_t rows = clb_sched_text_waits(s) ? clb_sched_prompt_rows(s, n_reading, true) : s->o.engine->aside_rows;
     const uint32_t prompt_rows = clb_sched_choose(s, n_reading, rows, true);
     if (s->n_in_pass) {
         pthread_mutex_lock(&s->lock);
@@ -72,6 +72,7 @@ static void serve_others(clb_scheduler *s)
     s->spans = spans;
     s->in_pass = in_pass;
     s->n_in_pass = n_in_pass;
+    s->aside_scored = s->scored;
     s->scored = scored;
 }
 
@@ -82,13 +83,11 @@ void clb_sched_pause(void *scheduler)
         return;
     const uint64_t now = clb_now_ns(), spent = s->aside_ns - s->aside_began_ns;
     const bool newcomers = atomic_load_explicit(&s->newcomers, memory_order_relaxed) > 0;
-    const bool due = now - s->text_ns >= text_interval_ns(s) && text_waits(s);
+    const bool due = now - s->text_ns >= text_interval_ns(s) && clb_sched_text_waits(s);
     if (!newcomers && !due && !prompt_waits(s))
         return;
     if (spent > now - s->pass_began_ns - spent + s->o.slice_ns)
         return;
     serve_others(s);
-    const uint64_t after = clb_now_ns();
-    s->aside_ns += after - now;
-    s->text_ns = after;
+    s->aside_ns += clb_now_ns() - now;
 }

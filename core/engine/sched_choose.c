@@ -65,7 +65,7 @@ static bool is_computed(const clb_scheduler *s, clb_lane *lane)
     for (uint32_t i = 0; i < s->n_in_pass; i++) {
         const size_t common = common_start(s->in_pass[i], lane);
         if (s->in_pass[i]->held.n >= from && common >= s->in_pass[i]->held.n && common >= from + block) {
-            lane->waited = true;
+            *(s->aside ? &lane->waited : &lane->waits) = true; /* interruptions must leave it alone */
             return true;
         }
     }
@@ -119,6 +119,7 @@ static void add(clb_scheduler *s, clb_lane *lane, const uint32_t *tokens, uint32
         .lora = &lane->lora,
         .hidden = lane->request->o.embed,
     };
+    lane->waits = false;
     s->in_pass[s->n_in_pass++] = lane;
 }
 

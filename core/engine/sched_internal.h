@@ -35,7 +35,7 @@ typedef struct clb_lane {
     bool first_read; /* goal is the prompt, not what a shift left of the text */
     bool apart;      /* takes no prefixes, gives none */
     bool lonely;     /* nothing comes of waiting for prefixes that others compute */
-    bool waited, waits; /* for what a pass computed; for the end of the one that is in flight */
+    bool waited, waits; /* for what a pass computed; for the end of the one that is or will be in flight */
     uint32_t in_flight; /* in a pass that is being computed: how much it will hold then; 0: in none */
     uint32_t skipped;      /* passes without a row, in a row */
     size_t n_text;         /* given out */
@@ -96,12 +96,12 @@ struct clb_scheduler {
     clb_span *spans; /* [n_sequences] */
     clb_lane **in_pass, **reading; /* [n_sequences] */
     uint32_t n_in_pass;
-    bool scored;              /* the last pass was a scoring lane's, which is alone */
+    bool scored, aside_scored; /* the last pass was a scoring lane's, which is alone; the last interruption was */
     /* A pass that may be interrupted for others, and what is computed meanwhile (sched_aside.c). */
     bool may_pause, aside; /* aside: the lists above are those of the interruption */
     clb_span *aside_spans;
     clb_lane **aside_in_pass; /* [n_sequences] */
-    uint64_t pass_began_ns, text_ns; /* of the pass; when lanes outside of it were last served */
+    uint64_t pass_began_ns, text_ns;   /* of the pass; when lanes that generate last had a row, or nobody did */
     uint64_t aside_ns, aside_began_ns; /* spent in interruptions; the same when the pass began */
     double decode_ns, row_ns; /* a pass of generated tokens; what each prompt row adds. 0: unknown */
     int64_t credit_ns;        /* time of passes that may be given up */
@@ -139,6 +139,7 @@ bool clb_sched_cancelled(void *scheduler);
 
 /* sched_aside.c */
 bool clb_sched_pauses(const clb_scheduler *s); /* long passes can be interrupted */
+bool clb_sched_text_waits(const clb_scheduler *s); /* somebody outside of the pass generates */
 void clb_sched_pause(void *scheduler);         /* the pass's pause hook (clb_forward_pause_by) */
 /* No strategy ever drops anything: any pieces of a prompt give the same. */
 static inline bool clb_sched_keeps_all(const clb_scheduler *s)

@@ -183,7 +183,7 @@ static void wait_again(clb_scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_lanes; i++)
         if (s->lanes[i]->state == CLB_LANE_READS)
-            s->lanes[i]->waited = false;
+            s->lanes[i]->waited = s->lanes[i]->waits = false;
 }
 
 /* What the pass has cost, and whether the next one may be given up: such losses are at most a third of what gets on. */
@@ -215,6 +215,8 @@ void clb_sched_run_chosen(clb_scheduler *s, uint32_t prompt_rows, clb_error *err
     set_in_flight(s, false);
     if (!s->aside)
         s->may_pause = false;
+    if (n_generating)
+        s->text_ns = clb_now_ns();
     if (rc == COLIBRI_E_CANCELLED) { /* stopped, not wanted any more, or given up for a newcomer */
         if (atomic_load(&s->may_break)) {
             s->credit_ns -= (int64_t)ns;
@@ -241,7 +243,7 @@ void clb_sched_run_chosen(clb_scheduler *s, uint32_t prompt_rows, clb_error *err
     clb_sched_count_pass(s, prompt_rows, generated, ns);
 }
 
-/* Prompts in passes that can be interrupted: a few rows go with the text, many without it. */
+/* Prompts in passes that can be interrupted: a few rows, which are not, go with the text, many without it. */
 static uint32_t choose_whole(clb_scheduler *s, uint32_t n_reading)
 {
     const uint32_t batch = s->o.engine->batch;
@@ -249,8 +251,12 @@ static uint32_t choose_whole(clb_scheduler *s, uint32_t n_reading)
     for (uint32_t i = 0; i < n_reading; i++)
         left += clb_lane_left(s->reading[i]);
     const bool together = left <= CLB_SCHED_FEWEST_ROWS;
+    const bool scored = s->scored;
     const uint32_t rows = clb_sched_choose(s, n_reading, batch, together);
-    return s->n_in_pass || together ? rows : clb_sched_choose(s, n_reading, batch, true);
+    if (together || rows > CLB_SCHED_FEWEST_ROWS || (s->n_in_pass && !clb_sched_text_waits(s)))
+        return rows;
+    s->scored = scored;
+    return clb_sched_choose(s, n_reading, rows ? rows : batch, true);
 }
 
 int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err)
@@ -265,7 +271,9 @@ int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err)
     const bool many = rows > CLB_SCHED_FEWEST_ROWS;
     atomic_store(&s->may_break, many && s->n_free && may_break && !pauses && clb_sched_keeps_all(s));
     s->may_pause = many && pauses && (s->n_free || s->n_in_pass < s->n_lanes);
-    s->pass_began_ns = s->text_ns = clb_now_ns();
+    s->pass_began_ns = clb_now_ns();
+    if (!clb_sched_text_waits(s)) /* else it is due when it would have been */
+        s->text_ns = s->pass_began_ns;
     s->aside_began_ns = s->aside_ns;
     clb_sched_run_chosen(s, rows, err);
     atomic_store(&s->may_break, false);

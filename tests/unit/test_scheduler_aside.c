@@ -23,11 +23,17 @@ struct plot {
     uint32_t ids[STORM][LONG];
     test_rand rng;
     bool cancelled[STORM];
+    /* Short requests, each after the one before, until the text of request 0 is through or there were MOST_LINKS. */
+    clb_request_options link;
+    uint32_t n_chains, n_links;
+    uint32_t generated; /* by request 0, at some time */
 };
 
 static void on_route(void *ctx, const struct colibri_route *route)
 {
     struct plot *const p = ctx;
+    if (p->n_chains && route->n_rows == 1)
+        usleep(5000); /* text is slow: passes with short prompts are over before it is due */
     if (route->n_rows < MANY_ROWS)
         return;
     if (++p->n_routes <= p->n_acts)
@@ -132,6 +138,46 @@ static void relatives_come(struct plot *p)
     send(p);
 }
 
+static void who_waits_from_the_beginning_is_left_alone_meanwhile(void **state)
+{
+    (void)state;
+    struct plot *const p = open_plot(one_comes, 1, shared, 4, 10000000000u, 2);
+    add(p, LONG, 0, 1);
+    send(p);
+    add(p, 280, 270, 1);
+    send(p);
+    const clb_scheduler_stats s = play(p);
+    assert_true(s.interruptions >= 1);
+    assert_true(p->h[0].n_reused + p->h[1].n_reused >= 256);
+    check_all(SMALL, plenty, p->o, p->h, p->n);
+    free(p);
+}
+
+static void relatives_come_and_the_first_goes(struct plot *p)
+{
+    if (p->n_routes == 2) {
+        clb_request_cancel(p->r[0]);
+        return;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        add(p, 280, 270, 1);
+        send(p);
+    }
+}
+
+static void who_waited_for_a_pass_that_was_ended_waits_again(void **state)
+{
+    (void)state;
+    struct plot *const p = open_plot(relatives_come_and_the_first_goes, 2, shared, 4, 10000000000u, 2);
+    add(p, LONG, 0, 1);
+    send(p);
+    play(p);
+    assert_int_equal(p->h[0].status, COLIBRI_E_CANCELLED);
+    assert_true(p->h[1].n_reused + p->h[2].n_reused >= 256); /* one computes it, the other takes it */
+    check_all(SMALL, plenty, p->o + 1, p->h + 1, 2);
+    free(p);
+}
+
 static void prompts_wait_for_what_is_being_computed(void **state)
 {
     (void)state;
@@ -208,6 +254,87 @@ static void everybody_gets_the_text_of_a_lone_run(void **state)
     assert_true(sliced > 4);
 }
 
+/* ---- text beside what comes without end ---- */
+
+#define MOST_LINKS 3000u
+
+static void next_link(void *ctx, const clb_request_event *e)
+{
+    struct plot *const p = ctx;
+    if (e->kind != CLB_EVENT_DONE || p->h[0].done || p->n_links == MOST_LINKS)
+        return;
+    p->n_links++;
+    clb_request_release(submit(&p->d, &p->link));
+}
+
+static void hear_and_begin(void *ctx, const clb_request_event *e)
+{
+    struct plot *const p = ctx;
+    hear(&p->h[0], e);
+    if (e->kind == CLB_EVENT_TEXT && p->h[0].choice[0].n_tokens == 2)
+        for (uint32_t i = 0; i < p->n_chains; i++)
+            clb_request_release(submit(&p->d, &p->link));
+}
+
+static void nothing(struct plot *p)
+{
+    (void)p;
+}
+
+static void text_beside(uint32_t n_chains, bool score, uint32_t n_prompt)
+{
+    struct plot *const p = open_plot(nothing, 0, plenty, 4, 10000000000u, 1);
+    add(p, 8, 0, 5);
+    p->o[0].on_event = hear_and_begin;
+    p->o[0].ctx = p;
+    send(p);
+    random_ids(p->d.e.engine, p->ids[1], n_prompt, 7);
+    p->link = plain(p->ids[1], n_prompt, 0, 1, NULL);
+    p->link.embed = !score;
+    p->link.score_prompt = p->link.no_text = score;
+    p->link.n_logprobs = score ? 0 : -1;
+    p->link.on_event = next_link;
+    p->link.ctx = p;
+    p->n_chains = n_chains;
+    play(p);
+    assert_int_equal(p->h[0].status, COLIBRI_OK);
+    assert_true(p->n_links < MOST_LINKS);
+    check_all(SMALL, plenty, p->o, p->h, 1);
+    free(p);
+}
+
+static void text_goes_on_beside_short_prompts_without_end(void **state)
+{
+    (void)state;
+    text_beside(1, false, 40); /* passes that could be interrupted, but are over before that */
+    text_beside(2, true, 20);  /* passes of few rows, which are not */
+}
+
+static void a_prompt_to_score_comes(struct plot *p)
+{
+    p->generated = p->h[0].choice[0].n_tokens;
+    clb_request_options *const o = add(p, LONG, 0, 1);
+    o->score_prompt = o->no_text = true;
+    o->n_logprobs = 0;
+    p->h[p->n].watched = &p->h[0];
+    send(p);
+}
+
+static void scoring_inside_of_a_pass_takes_turns_with_text(void **state)
+{
+    (void)state;
+    struct plot *const p = open_plot(a_prompt_to_score_comes, 1, plenty, 3, 10000000000u, 1);
+    add(p, 8, 0, 30);
+    send(p);
+    add(p, LONG, 0, 1);
+    send(p);
+    play(p);
+    assert_int_equal(p->h[2].n_scored, LONG);
+    assert_true(p->h[2].generated_at_score >= p->generated + 2);
+    check_all(SMALL, plenty, p->o, p->h, 2);
+    free(p);
+}
+
 /* ---- who is not wanted any more ---- */
 
 static void the_only_one_is_cancelled(struct plot *p)
@@ -251,11 +378,6 @@ static void who_is_cancelled_in_flight_stays_until_the_end(void **state)
 
 /* ---- where it does not apply ---- */
 
-static void nothing(struct plot *p)
-{
-    (void)p;
-}
-
 static void without_room_for_all_weights_there_is_none(void **state)
 {
     (void)state;
@@ -279,7 +401,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_newcomer_is_served_inside_of_the_pass),
         cmocka_unit_test(prompts_wait_for_what_is_being_computed),
+        cmocka_unit_test(who_waits_from_the_beginning_is_left_alone_meanwhile),
+        cmocka_unit_test(who_waited_for_a_pass_that_was_ended_waits_again),
         cmocka_unit_test(everybody_gets_the_text_of_a_lone_run),
+        cmocka_unit_test(text_goes_on_beside_short_prompts_without_end),
+        cmocka_unit_test(scoring_inside_of_a_pass_takes_turns_with_text),
         cmocka_unit_test(a_pass_that_nobody_wants_ends_at_once),
         cmocka_unit_test(who_is_cancelled_in_flight_stays_until_the_end),
         cmocka_unit_test(without_room_for_all_weights_there_is_none),

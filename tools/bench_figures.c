@@ -91,7 +91,8 @@ clb_bench_figures clb_bench_figures_of(const clb_bench *b, const clb_bench_test 
     }
     if (t->hits + t->misses)
         f.hit_rate = (double)t->hits / (double)(t->hits + t->misses);
-    const double fed = (double)t->n * (t->ids ? t->n_prompt + t->n_gen : clb_bench_tokens(t) + t->depth);
+    const double before = (double)t->depth * (t->n_streams ? t->n_streams : 1);
+    const double fed = (double)t->n * (t->ids ? t->n_prompt + t->n_gen : clb_bench_tokens(t) + before);
     f.drive_bytes_per_token = (double)t->drive_bytes / fed;
     if (b->drive_rate > 0.0 && t->drive_ns)
         f.drive_share = (double)t->drive_bytes * 1e9 / (double)t->drive_ns / b->drive_rate;

@@ -54,7 +54,7 @@ int clb_bench_run(clb_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_
 struct streams {
     clb_kv_seq **kv;
     clb_span *spans;
-    uint32_t *tokens; /* [n][depth + 1] at first, then [n] */
+    uint32_t *tokens; /* [n + depth]: a prompt, later the next token of each */
     float *logits;
     uint32_t n;
 };

@@ -36,7 +36,8 @@ typedef struct clb_forward_options {
      * row) and gates [n_rows][top_k]. For tests and experiments (changed routing is lossy); NULL: none. */
     void (*adjust_route)(void *ctx, uint32_t layer, uint32_t n_rows, const float *probs, uint32_t *ids, float *gates);
     void *adjust_route_ctx;
-    /* Polled between layers, and inside of them if there are many rows; true stops the pass with CANCELLED and leaves the sequences as before. NULL: never. */
+    /* Polled between layers, and inside of them if there are many rows; true stops the pass with CANCELLED and leaves
+     * the sequences as before. NULL: never. */
     bool (*cancelled)(void *ctx);
     void *cancelled_ctx;
     /* Called wherever `cancelled` is polled, and may run passes of other sequences by another clb_forward on the same

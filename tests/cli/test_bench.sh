@@ -26,6 +26,9 @@ json 'all(abs(d[2]["samples_ts"][i] * d[2]["samples_ns"][i] / 1e9 - 12) < 1e-6 f
 json '"bandwidth_share" in d[1] and "bandwidth_share" not in d[2] and d[2]["token_p50_ms"] > 0'
 run 0 "${bench[@]}" -p 0 -n 3 -s 2 -d 40 -r 1 --batch 16
 out '| tg3 x 2 @ 40 |'
+# each of them reads its own context, which counts
+run 0 "${bench[@]}" -p 0 -n 1 -s 1,8 -d 100 -r 1 --expert-slots 60 --reset-cache --json
+json '0 < d[1]["drive_bytes_per_token"] < 2 * d[0]["drive_bytes_per_token"]'
 printf 'tg 2 0 3\ntg 2 5 1\nquit\n' >"$WORK/lines"
 from_lines() {
     "${bench[@]}" --stdin -p 4 -n 4 -d 5 -s 3 <"$WORK/lines"

@@ -158,8 +158,9 @@ static int read_reasoning(json_t *list, const json_t *item, const char *where, c
         const json_t *before = json_object_get(m, "reasoning_content");
         json_t *all = before ? json_sprintf("%s\n%.*s", json_string_value(before), (int)text.n, text.data)
                              : json_stringn(text.data, text.n);
-        if (!m || !all || json_object_set_new(m, "reasoning_content", all))
+        if (!m || !all || json_object_set(m, "reasoning_content", all))
             rc = clb_refuse_nomem(r);
+        json_decref(all);
     }
     clb_buf_free(&text);
     return rc;

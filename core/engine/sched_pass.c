@@ -212,13 +212,14 @@ void clb_sched_run_chosen(clb_scheduler *s, uint32_t prompt_rows, clb_error *err
     const uint64_t t0 = clb_now_ns(), aside = s->aside_ns;
     const int rc = run_spans(s, err);
     const uint64_t ns = clb_now_ns() - t0 - (s->aside_ns - aside);
+    const bool may_break = atomic_exchange(&s->may_break, false); /* what follows may not be given up */
     set_in_flight(s, false);
     if (!s->aside)
         s->may_pause = false;
     if (n_generating)
         s->text_ns = clb_now_ns();
     if (rc == COLIBRI_E_CANCELLED) { /* stopped, not wanted any more, or given up for a newcomer */
-        if (atomic_load(&s->may_break)) {
+        if (may_break && atomic_load(&s->newcomers)) {
             s->credit_ns -= (int64_t)ns;
             pthread_mutex_lock(&s->lock);
             s->stats.given_up++;
@@ -276,6 +277,5 @@ int clb_sched_pass(clb_scheduler *s, bool *ran, clb_error *err)
         s->text_ns = s->pass_began_ns;
     s->aside_began_ns = s->aside_ns;
     clb_sched_run_chosen(s, rows, err);
-    atomic_store(&s->may_break, false);
     return COLIBRI_OK;
 }

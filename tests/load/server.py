@@ -27,7 +27,7 @@ class Server:
                 while True:
                     line = (await self.process.stdout.readline()).decode()
                     if not line:
-                        raise RuntimeError(f"the server ended while it started: see {self.log_path}")
+                        raise RuntimeError(f"the server ended while it started: {open(self.log_path, errors='replace').read()[-500:]}")
                     found = re.match(r"server ready: http://[^ ]*:(\d+)", line)
                     if found:
                         self.port, self.pid = int(found.group(1)), self.process.pid

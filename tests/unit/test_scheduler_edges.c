@@ -197,6 +197,78 @@ static void waiting_for_a_prefix_survives_a_newcomer(void **state)
     assert_true(h[1].n_reused >= 192);
 }
 
+/* Two prompts do not fit together, so each is computed alone: nobody who comes then ends that. */
+static void third_comes_to_one_alone(void *ctx, const struct colibri_route *route)
+{
+    struct newcomer *n = ctx;
+    if (route->layer || route->n_rows != 36 || n->n_seen++)
+        return;
+    *n->r = submit(n->d, n->o);
+    clb_scheduler_drain(n->d->s);
+}
+
+static void newcomers_do_not_fail_those_that_are_computed_alone(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"threads=2", "batch=128", "ctx=128", NULL};
+    struct newcomer n = {.n_seen = 0};
+    const test_engine_hooks hooks = {.n_sequences = 1, .on_route = third_comes_to_one_alone, .ctx = &n};
+    struct served d;
+    struct heard h[3] = {0};
+    clb_request_options o[3];
+    clb_request *r[3];
+    uint32_t ids[220];
+    clb_error err;
+    begin(&d, SMALL, settings, &hooks, 4, 1000000000);
+    random_ids(d.e.engine, ids, 220, 16);
+    o[0] = plain(ids, 100, 1, 1, &h[0]); /* 64 rows, then 36 and as many of the other one */
+    o[1] = plain(ids + 100, 100, 1, 2, &h[1]);
+    o[2] = plain(ids + 200, 8, 4, 3, &h[2]);
+    n.d = &d;
+    n.o = &o[2];
+    n.r = &r[2];
+    for (uint32_t i = 0; i < 2; i++)
+        r[i] = submit(&d, &o[i]);
+    assert_ok(clb_scheduler_run(d.s, &err), &err); /* drained by the newcomer */
+    finish(&d, r, 3);
+    assert_int_equal(h[0].status, COLIBRI_OK);
+    assert_int_equal(h[1].status, COLIBRI_E_NOMEM);
+    check_all(SMALL, settings, &o[0], &h[0], 1);
+    check_all(SMALL, settings, &o[2], &h[2], 1);
+}
+
+/* ... nor is a pass given up that nobody waits for the end of. */
+static void first_goes(void *ctx, const struct colibri_route *route)
+{
+    const struct newcomer *n = ctx;
+    (void)route;
+    clb_request_cancel(*n->r);
+}
+
+static void cancelled_passes_are_not_given_up(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"threads=2", "batch=128", "ctx=128", NULL};
+    clb_request *r = NULL;
+    struct newcomer n = {.r = &r};
+    const test_engine_hooks hooks = {.n_sequences = 2, .on_route = first_goes, .ctx = &n};
+    struct served d;
+    struct heard h = {0};
+    clb_scheduler_stats stats;
+    uint32_t ids[100];
+    clb_error err;
+    begin(&d, SMALL, settings, &hooks, 2, 1000000000);
+    random_ids(d.e.engine, ids, 100, 17);
+    const clb_request_options o = plain(ids, 100, 1, 1, &h);
+    r = submit(&d, &o);
+    clb_scheduler_drain(d.s);
+    assert_ok(clb_scheduler_run(d.s, &err), &err);
+    clb_scheduler_get_stats(d.s, &stats);
+    finish(&d, &r, 1);
+    assert_int_equal(h.status, COLIBRI_E_CANCELLED);
+    assert_int_equal(stats.given_up, 0);
+}
+
 /* ---- ends ---- */
 
 static void grammars_end_texts_that_ignore_the_end(void **state)
@@ -246,6 +318,8 @@ int main(void)
         cmocka_unit_test(scoring_lets_others_generate),
         cmocka_unit_test(a_full_cache_fails_those_that_do_not_fit),
         cmocka_unit_test(waiting_for_a_prefix_survives_a_newcomer),
+        cmocka_unit_test(newcomers_do_not_fail_those_that_are_computed_alone),
+        cmocka_unit_test(cancelled_passes_are_not_given_up),
         cmocka_unit_test(grammars_end_texts_that_ignore_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,6 +44,7 @@ typedef struct clb_forward_options {
      * model, if all weights are in memory (clb_store_set_aside). NULL: never. */
     void (*pause)(void *ctx);
     void *pause_ctx;
+    uint64_t loop_macs; /* with `pause`: multiply-adds of a worker in a parallel loop of experts, about; 0: the default */
 } clb_forward_options;
 
 /* Bytes of the buffers for max_rows rows and n_kv visible positions, for the planner. Scratch memory that depends on

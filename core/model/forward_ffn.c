@@ -96,10 +96,24 @@ static void down_jobs(clb_forward *f, const clb_expert_layer *x, const clb_lease
     }
 }
 
+#define LOOP_MACS (UINT64_C(2) << 30) /* of each worker: some ten milliseconds, and many pieces of work */
+
+/* Experts of one parallel loop: all of them, unless somebody may want the workers in between (clb_forward_wanted). */
+static uint32_t experts_at_once(const clb_forward *f, const clb_matrix *m, uint32_t n_matrices, uint32_t n)
+{
+    if (!f->options.pause)
+        return n;
+    const uint64_t pairs = (uint64_t)f->n_rows * f->hp->top_k;
+    const uint64_t macs = (uint64_t)m->n_rows * m->n_cols * n_matrices * ((pairs + n - 1) / n); /* of an expert */
+    const uint64_t loop = f->options.loop_macs ? f->options.loop_macs : LOOP_MACS;
+    const uint64_t most = loop * clb_pool_workers(f->options.pool) / (macs ? macs : 1);
+    return most >= n ? n : most ? (uint32_t)most : 1;
+}
+
 /* Gate, up, activation and down of the leased experts: two parallel loops (one more per 256 experts). `out`: these are
  * all experts of the step, and their weighted sum goes there; NULL: products go to expert_out. */
-static int compute_wave(clb_forward *f, uint32_t il, const clb_expert_layer *x, const clb_lease *leases, const uint32_t *unions,
-                        uint32_t n, float *out, clb_error *err)
+static int compute_wave(clb_forward *f, uint32_t il, const clb_expert_layer *x, const clb_lease *leases,
+                        const uint32_t *unions, uint32_t n, float *out, clb_error *err)
 {
     const bool keep = clb_forward_lora_changes(f, il, CLB_LORA_EXPERT_DOWN);
     for (uint32_t i = 0; i < n; i++) {
@@ -117,13 +131,20 @@ static int compute_wave(clb_forward *f, uint32_t il, const clb_expert_layer *x, 
         f->want_ids[i] = leases[i].expert; /* free until the next wave */
     clb_compute_phase(&f->compute, CLB_PHASE_EXPERT_IN);
     CLB_TRY(clb_forward_lora_experts(f, il, f->glu_jobs, f->want_ids, n, err));
-    CLB_TRY(
-        clb_compute_glu(&f->compute, f->glu_jobs, n, &f->acts_pairs, f->expert_act, &x->part[CLB_PART_DOWN], keep, err));
-    CLB_TRY(clb_forward_wanted(f, err));
+    const uint32_t in = experts_at_once(f, &x->part[CLB_PART_GATE], 2, n);
+    for (uint32_t i = 0; i < n; i += in) {
+        CLB_TRY(clb_compute_glu(&f->compute, f->glu_jobs + i, n - i < in ? n - i : in, &f->acts_pairs, f->expert_act,
+                                &x->part[CLB_PART_DOWN], keep, err));
+        CLB_TRY(clb_forward_wanted(f, err));
+    }
     clb_compute_phase(&f->compute, CLB_PHASE_EXPERT_DOWN);
     down_jobs(f, x, leases, unions, n);
     if (!out) {
-        CLB_TRY(clb_compute_run(&f->compute, f->jobs, n, err));
+        const uint32_t down = experts_at_once(f, &x->part[CLB_PART_DOWN], 1, n);
+        for (uint32_t i = 0; i < n; i += down) {
+            CLB_TRY(clb_compute_run(&f->compute, f->jobs + i, n - i < down ? n - i : down, err));
+            CLB_TRY(clb_forward_wanted(f, err));
+        }
         return clb_forward_lora_down(f, il, f->jobs, f->want_ids, n, err);
     }
     const clb_mix_job mix = {
@@ -202,8 +223,8 @@ int clb_forward_moe(clb_forward *f, uint32_t il, float *out, bool *mix, clb_erro
         uint32_t got = 0;
         CLB_TRY(
             clb_store_acquire(store, moe, f->want_ids, f->want_rows, f->want_gates, n_pending, f->leases, &got, err));
-        /* Leased ones to the front of `pending`, in lease order. The others stay in union order: the next wave's decisions
-         * must not depend on which reads came first. */
+        /* Leased ones to the front of `pending`, in lease order. The others stay in union order: the next wave's
+         * decisions must not depend on which reads came first. */
         for (uint32_t i = 0; i < got; i++) {
             uint32_t j = i;
             while (f->union_ids[f->pending[j]] != f->leases[i].expert)

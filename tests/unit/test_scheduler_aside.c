@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "model/forward_internal.h"
 #include "scheduler_bench.h"
 
 #define LONG      300u
@@ -51,6 +52,7 @@ static struct plot *open_plot(void (*act)(struct plot *), uint32_t n_acts, const
     const test_engine_hooks hooks = {.n_sequences = n_sequences, .interruptible = true, .on_route = on_route, .ctx = p};
     begin(&p->d, SMALL, settings, &hooks, n_sequences, slice_ns);
     assert_non_null(p->d.e.engine->aside);
+    p->d.e.engine->forward->options.loop_macs = seed % 2; /* each expert by itself, or the default */
     return p;
 }
 

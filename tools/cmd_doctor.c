@@ -20,6 +20,22 @@ static const clb_flag flags[] = {
 
 static const enum clb_setting settings[] = {CLB_ENGINE_SETTINGS, CLB_SET_COUNT};
 
+/* What to do depends on what is wrong: a file that is not there was not cut short. */
+static const char *advice_on(int rc)
+{
+    switch (rc) {
+    case COLIBRI_E_NOT_FOUND:
+        return "Check the path; it is relative to the current folder unless it begins with '/'.";
+    case COLIBRI_E_IO:
+        return "Check that this user may read the file ('ls -lL'), and what the kernel says of the drive ('dmesg').";
+    case COLIBRI_E_UNSUPPORTED:
+        return "'colibri inspect' shows architecture and formats, README.md lists what can be run.";
+    default:
+        return "Name a .gguf or .colibri file, and fetch it again if it was cut short; 'colibri inspect' shows its "
+               "header.";
+    }
+}
+
 static int look_at_model(clb_args *args, clb_doctor *d, clb_error *err)
 {
     char dir[PATH_MAX];
@@ -39,8 +55,7 @@ static int look_at_model(clb_args *args, clb_doctor *d, clb_error *err)
     if (access(path, F_OK) == 0)
         clb_doctor_drive(d, path);
     if (rc) {
-        clb_doctor_add(d, "model", "files", CLB_DOCTOR_FAIL,
-                       "Fetch it again if it was cut short; 'colibri inspect' shows its header.", "%s", err->msg);
+        clb_doctor_add(d, "model", "files", CLB_DOCTOR_FAIL, advice_on(rc), "%s", err->msg);
         return COLIBRI_OK;
     }
     rc = clb_doctor_model(d, engine, err);
@@ -140,8 +155,8 @@ static int run(clb_args *args, clb_error *err)
     else if (!rc)
         print_text(d, *clb_config_str(d->config, CLB_SET_model_model));
     if (!rc && worst(d) == CLB_DOCTOR_FAIL)
-        rc = clb_fail(err, COLIBRI_E_CHECK, "this machine cannot run the model like this: %u failures",
-                      count(d, CLB_DOCTOR_FAIL));
+        rc = clb_fail(err, COLIBRI_E_CHECK, "this machine cannot run the model like this: %u failure%s",
+                      count(d, CLB_DOCTOR_FAIL), count(d, CLB_DOCTOR_FAIL) == 1 ? "" : "s");
     free(d);
     return rc;
 }

@@ -1,7 +1,9 @@
 /* colibri serve: the model for other programs, over HTTP. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -172,6 +174,20 @@ static void close_all(serve *s, bool at_once)
     free(s->app.model_name);
 }
 
+/* A folder that is not there would show only when a client wants an adapter, and look like the client's mistake. */
+static int check_lora_dir(const char *dir, clb_error *err)
+{
+    struct stat st;
+    if (!dir)
+        return COLIBRI_OK;
+    if (stat(dir, &st))
+        return clb_fail(err, errno == ENOENT ? COLIBRI_E_NOT_FOUND : COLIBRI_E_IO, "--lora-dir: cannot open %s: %s",
+                        dir, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return clb_fail(err, COLIBRI_E_USAGE, "--lora-dir: %s is not a folder", dir);
+    return COLIBRI_OK;
+}
+
 static int run(clb_args *args, clb_error *err)
 {
     serve s = {.args = args, .config = clb_args_config(args), .settings_lock = PTHREAD_MUTEX_INITIALIZER};
@@ -195,6 +211,7 @@ static int run(clb_args *args, clb_error *err)
     clb_serve_app_settings(&s.app, s.config);
     if (!s.app.model_name)
         CLB_GO(CLB_NOMEM(err, "the model's name"));
+    CLB_GO(check_lora_dir(s.app.lora_dir, err));
     CLB_GO(start_http(&s, err));
     CLB_GO(open_model(&s, err));
     announce(&s);

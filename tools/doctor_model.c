@@ -90,9 +90,14 @@ static void kernels(clb_doctor *d, const clb_engine *e)
                    "its formats are served: %s", *u.text ? u.text : "by the scalar reference");
 }
 
-static const char *rate(double x, char out[24])
+/* Where nothing is read from the drive, both ends are the same: one number. */
+static const char *range(double low, double high, char out[64])
 {
-    snprintf(out, 24, x < 10 ? "%.1f" : "%.0f", x);
+    char text[2][24];
+    snprintf(text[0], sizeof text[0], low < 10 ? "%.1f" : "%.0f", low);
+    snprintf(text[1], sizeof text[1], high < 10 ? "%.1f" : "%.0f", high);
+    const bool one = strcmp(text[0], text[1]) == 0;
+    snprintf(out, 64, one ? "about %s" : "%s to %s", text[0], text[1]);
     return out;
 }
 
@@ -120,13 +125,13 @@ static void speed(clb_doctor *d, const clb_engine *e, const clb_plan *plan)
                        "reads %.2f GB/s %s (%s)", drive / 1e9,
                        rates.drive_direct ? "past the page cache" : "through the page cache",
                        clb_rate_source_text(rates.drive_source));
-    char text[4][24];
+    char text[2][64];
     const double high = p.decode_high.tokens_per_second;
     clb_doctor_add(d, "plan", "speed", high < 1.0 ? CLB_DOCTOR_WARN : CLB_DOCTOR_OK,
                    high < 1.0 ? "'colibri plan --what-if 8G,16G,32G' shows what more memory would bring." : NULL,
-                   "%s to %s tokens per second when generating, %s to %s when reading a prompt%s",
-                   rate(p.decode_low.tokens_per_second, text[0]), rate(high, text[1]),
-                   rate(p.prefill_low.tokens_per_second, text[2]), rate(p.prefill_high.tokens_per_second, text[3]),
+                   "%s tokens per second when generating, %s when reading a prompt%s",
+                   range(p.decode_low.tokens_per_second, high, text[0]),
+                   range(p.prefill_low.tokens_per_second, p.prefill_high.tokens_per_second, text[1]),
                    d->measure ? "" : " (rates remembered or assumed)");
 }
 

@@ -45,8 +45,12 @@ static void drain(const clb_serve_control *c)
 {
     clb_http_stats s;
     clb_http_get_stats(c->app->http, &s);
-    clb_logf(clb_args_log(c->args), COLIBRI_LOG_WARN, "stopping: %u requests may go on for %u s; once more: at once",
-             s.pending, c->drain_s);
+    if (s.pending)
+        clb_logf(clb_args_log(c->args), COLIBRI_LOG_WARN,
+                 "stopping: %u request%s may go on for %u s; the same signal once more ends at once", s.pending,
+                 s.pending == 1 ? "" : "s", c->drain_s);
+    else
+        clb_logf(clb_args_log(c->args), COLIBRI_LOG_WARN, "stopping");
     clb_serve_notify("STOPPING=1");
     __atomic_store_n(&c->app->draining, true, __ATOMIC_RELEASE);
     clb_scheduler_drain(c->app->scheduler);

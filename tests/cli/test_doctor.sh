@@ -170,7 +170,16 @@ head -c 500000 "$MODEL" >"$WORK/cut.gguf"
 run_json 1 -m "$WORK/cut.gguf"
 level failure files
 run 1 "$c" doctor -m "$WORK/missing.gguf"
-err "cannot run the model like this"
+grep -q "cannot run the model like this: 1 failure$" "$WORK/err" || fail "$(cat "$WORK/err")"
+out "Check the path"
+grep -q "cut short" "$WORK/out" && fail "a file that is not there cannot be cut short"
+run 1 "$c" doctor -m "$WORK/cut.gguf"
+out "cut short"
+run 1 "$c" doctor -m "$WORK"
+out "Name a .gguf"
+# nothing is read from the drive: one number, not a range from it to itself
+run 0 "$c" doctor -m "$MODEL" --no-measure
+grep -q "about [0-9.]* tokens per second when generating, about [0-9.]* when" "$WORK/out" || fail "a range: $(cat "$WORK/out")"
 run_json 0 -m "$MODEL" --no-measure --mask all
 level warning mask kernels
 run_json 0 -m "$MODEL" --no-measure --threads 64

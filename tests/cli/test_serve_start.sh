@@ -14,6 +14,8 @@ refuse 2 "at most --batch (4)" "$COLIBRI" serve -m "$MODEL" --port 0 --parallel 
 refuse 3 "none.gguf" "$COLIBRI" serve -m "$WORK/none.gguf" --port 0
 refuse 4 "is no address of this machine" "$COLIBRI" serve -m "$MODEL" --host 192.0.2.1 --api-key k
 refuse 3 "cannot open $WORK/none" "$COLIBRI" serve -m "$MODEL" --api-key-file "$WORK/none"
+refuse 3 "cannot open $WORK/none" "$COLIBRI" serve -m "$MODEL" --port 0 --lora-dir "$WORK/none"
+refuse 2 "$MODEL is not a folder" "$COLIBRI" serve -m "$MODEL" --port 0 --lora-dir "$MODEL"
 printf 'one\n' >"$WORK/keys"
 chmod 644 "$WORK/keys"
 refuse 2 "chmod 600" "$COLIBRI" serve -m "$MODEL" --api-key-file "$WORK/keys"

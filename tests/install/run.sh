@@ -33,6 +33,8 @@ if grep -q ' built-in$' <<<"$plugins"; then fail "a built-in plugin served altho
 for page in colibri.1 colibri-run.1 colibri-kernelcheck.1 colibri-new-kernel.1 colibri.ini.5; do
     [ -n "$(find "$prefix" -name "$page*")" ] || fail "man page $page is not installed"
 done
+# the service names the executable where the installation was put, not where the build was configured for
+expect "^ExecStart=$work/first/bin/colibri serve" "$(cat "$prefix/lib/systemd/system/colibri.service")"
 if readelf -d "$COLIBRI" "$lib"/colibri/plugins/*.so | grep -E 'RPATH|RUNPATH'; then fail "RPATH in an installed file"; fi
 bad=$(nm -D --defined-only "$lib/libcolibri.so" | awk '$2 ~ /[TDBR]/ {print $3}' | grep -v '^colibri_' | grep -v '^COLIBRI_0' || true)
 [ -z "$bad" ] || fail "libcolibri exports $bad"

@@ -137,6 +137,11 @@ static void hermes(void **state)
     expect("hermes", "", "<tool_call>{\"na", "\nC:<tool_call>{\"na");
     expect("hermes", "", "a <tool_call> b", "\nC:a <tool_call> b");
     expect("hermes", "", "a <tool_ca", "\nC:a <tool_ca");
+    /* cut in the mark of one more call: nothing was said */
+    expect("hermes", "", "<tool_call>{\"name\": \"ping\"}</tool_call>\n<t", "\nping({})");
+    expect("hermes", "", "<tool_call>{\"name\": \"ping\"}</tool_call><tool_call", "\nping({})");
+    expect("hermes", "", "<tool_call>{\"name\": \"ping\"}</tool_call>\n<tx", "\nping({})\nC:\n<tx");
+    expect("hermes", "", "<tool_call>{\"name\": \"ping\"}</tool_call> a <t", "\nping({})\nC: a");
     expect("hermes", "", "<tool_call>\n{\"city\": 1}\n</tool_call>", "\nC:<tool_call>\n{\"city\": 1}\n</tool_call>");
     expect("hermes", "", "<tool_call>{\"name\": \"ping\", \"arguments\": {}}\n{\"name\": \"ping\", \"arguments\": {}}",
            "\nping({})\nping({})");

@@ -131,6 +131,19 @@ static void begin_calls(clb_reply_parser *p, bool unmarked)
     p->unmarked = unmarked;
 }
 
+/* A reply with calls that ends inside of the mark of one more (cut by its length) says nothing by that. */
+static void forget_begun_mark(clb_reply_parser *p, const char *const *marks, size_t n)
+{
+    int which;
+    const clb_str rest = clb_rest(p);
+    const size_t at = clb_find_mark(rest, marks, n, false, &which);
+    for (size_t i = 0; i < at; i++)
+        if (!blank(rest.p[i]))
+            return;
+    if (which < 0)
+        p->buf.n = p->at + at;
+}
+
 /* The text of the answer as far as the next mark. */
 static int read_text(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
@@ -141,6 +154,8 @@ static int read_text(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     for (size_t i = 0; i < 2 * CLB_MARKS; i++)
         marks[n++] = p->o.format->drop[i];
     int which;
+    if (p->final && p->n_calls)
+        forget_begun_mark(p, marks, n);
     const clb_str rest = clb_rest(p);
     const size_t end =
         clb_find_mark((clb_str){rest.p + p->blanks, rest.n - p->blanks}, marks, n, p->final, &which) + p->blanks;

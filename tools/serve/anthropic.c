@@ -197,7 +197,7 @@ void clb_serve_messages(void *ctx, clb_exchange *x)
     clb_text_options o;
     clb_prompt prompt = {0};
     request q = {.prompt = {.choice = CLB_TOOLS_AUTO}};
-    clb_anthropic_own *own = NULL;
+    clb_prompt_reply *own = NULL;
     clb_text_options_init(&o, app);
     int rc = read_request(body, &q, &r);
     if (!rc)
@@ -205,13 +205,8 @@ void clb_serve_messages(void *ctx, clb_exchange *x)
     if (!rc)
         rc = read_options(app, body, &q, &prompt, &o, &r);
     if (!rc)
-        rc = clb_anthropic_own_create(&prompt, q.prompt.choice == CLB_TOOLS_NONE ? NULL : q.tools, &own, &r);
-    if (rc) {
-        clb_text_options_free(&o);
-        clb_anthropic_refuse(x, &r);
-    } else {
-        clb_completion_start(app, x, &clb_anthropic_shape, &o, &prompt.tokens, 1, own);
-    }
+        rc = clb_anthropic_own_create(&prompt, &q.prompt, &own, &r);
+    clb_completion_start(app, x, &clb_anthropic_shape, rc ? &r : NULL, &o, &prompt.tokens, 1, own);
     clb_prompt_free(&prompt);
     free_request(&q);
     json_decref(body);

@@ -10,15 +10,9 @@
 int clb_anthropic_messages(const json_t *body, json_t **out, clb_refusal *r);
 int clb_anthropic_tools(const json_t *body, json_t **out, clb_refusal *r);
 
-/* What the reply needs beside the events. */
-typedef struct clb_anthropic_own {
-    const clb_tool_format *format;
-    json_t *tools; /* NULL: none may be called */
-    char *opened;  /* marks that the prompt ended with */
-} clb_anthropic_own;
-
-/* Takes what it needs out of the prompt, and holds the tools. */
-int clb_anthropic_own_create(clb_prompt *prompt, const json_t *tools, clb_anthropic_own **out, clb_refusal *r);
+/* What the reply needs beside the events: takes it out of the prompt. */
+int clb_anthropic_own_create(clb_prompt *prompt, const clb_prompt_request *request, clb_prompt_reply **out,
+                             clb_refusal *r);
 extern const clb_completion_shape clb_anthropic_shape;
 
 /* {"type": "error", "error": {"type", "message"}, "request_id"} */

@@ -3,25 +3,15 @@
 #include <string.h>
 
 #include "serve/anthropic.h"
+#include "serve/chat_shape.h"
 
 /* Claude Code puts a line into its system prompt that differs from request to request: it would end every prefix that
  * could be reused, and says nothing to the model. */
 static const char billing_line[] = "x-anthropic-billing-header:";
 
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *s = json_string_value(json_object_get(object, key));
-    return s ? s : "";
-}
-
-static bool is_type(const json_t *block, const char *name)
-{
-    return strcmp(text_of(block, "type"), name) == 0;
-}
-
 static int refuse_block(clb_refusal *r, const char *where, const json_t *block)
 {
-    const char *type = text_of(block, "type");
+    const char *type = clb_shape_text(block, "type");
     if (!*type)
         return clb_refuse(r, NULL, where, "a block is an object with a type");
     return clb_refuse(r, NULL, where, "blocks of type '%.40s' are not supported here: this server reads text only",
@@ -48,9 +38,9 @@ static int join_text(const json_t *content, const char *where, bool system, json
         char at[160];
         const json_t *s = json_object_get(block, "text");
         snprintf(at, sizeof at, "%s.%zu", where, i);
-        if (!is_type(block, "text") || !json_is_string(s)) {
-            rc = is_type(block, "text") ? clb_refuse(r, NULL, at, "a text block has a string 'text'")
-                                        : refuse_block(r, at, block);
+        if (!clb_shape_is(block, "text") || !json_is_string(s)) {
+            rc = clb_shape_is(block, "text") ? clb_refuse(r, NULL, at, "a text block has a string 'text'")
+                                             : refuse_block(r, at, block);
             break;
         }
         if (system && strncmp(json_string_value(s), billing_line, sizeof billing_line - 1) == 0)
@@ -79,7 +69,7 @@ static json_t *add(json_t *list, const char *role, json_t *content)
 static int add_user_text(json_t *list, const json_t *text, clb_refusal *r)
 {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
-    if (json_array_size(list) && strcmp(text_of(last, "role"), "user") == 0) {
+    if (json_array_size(list) && strcmp(clb_shape_text(last, "role"), "user") == 0) {
         const json_t *before = json_object_get(last, "content");
         json_t *both = json_sprintf("%s\n%s", json_string_value(before), json_string_value(text));
         return both && json_object_set_new(last, "content", both) == 0 ? COLIBRI_OK : clb_refuse_nomem(r);
@@ -90,7 +80,7 @@ static int add_user_text(json_t *list, const json_t *text, clb_refusal *r)
 static int add_result(json_t *list, const json_t *block, const char *where, clb_refusal *r)
 {
     const json_t *content = json_object_get(block, "content");
-    const char *id = text_of(block, "tool_use_id");
+    const char *id = clb_shape_text(block, "tool_use_id");
     char at[160];
     json_t *text = NULL;
     if (!*id)
@@ -120,16 +110,16 @@ static int read_user(json_t *list, const json_t *content, const char *where, clb
     {
         char at[128];
         snprintf(at, sizeof at, "%s.%zu", where, i);
-        if (is_type(block, "tool_result"))
+        if (clb_shape_is(block, "tool_result"))
             CLB_TRY(add_result(list, block, at, r));
-        else if (!is_type(block, "text"))
+        else if (!clb_shape_is(block, "text"))
             return refuse_block(r, at, block);
     }
     json_array_foreach(content, i, block)
     {
         char at[128];
         const json_t *text = json_object_get(block, "text");
-        if (!is_type(block, "text"))
+        if (!clb_shape_is(block, "text"))
             continue;
         snprintf(at, sizeof at, "%s.%zu.text", where, i);
         if (!json_is_string(text))
@@ -142,20 +132,12 @@ static int read_user(json_t *list, const json_t *content, const char *where, clb
 static int add_call(json_t *m, const json_t *block, const char *where, clb_refusal *r)
 {
     const json_t *input = json_object_get(block, "input");
-    json_t *calls = json_object_get(m, "tool_calls");
-    if (!*text_of(block, "name") || !*text_of(block, "id"))
+    if (!*clb_shape_text(block, "name") || !*clb_shape_text(block, "id"))
         return clb_refuse(r, NULL, where, "a tool_use block has an 'id' and a 'name'");
     if (input && !json_is_object(input))
         return clb_refuse(r, NULL, where, "the input of a tool_use block is an object");
-    if (!calls) {
-        calls = json_array();
-        if (!calls || json_object_set_new(m, "tool_calls", calls))
-            return clb_refuse_nomem(r);
-    }
-    json_t *arguments = input ? json_incref((json_t *)input) : json_object();
-    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", text_of(block, "id"), "type", "function", "function",
-                             "name", text_of(block, "name"), "arguments", arguments);
-    return call && json_array_append_new(calls, call) == 0 ? COLIBRI_OK : clb_refuse_nomem(r);
+    return clb_shape_call(m, clb_shape_text(block, "id"), clb_shape_text(block, "name"),
+                          input ? json_incref((json_t *)input) : json_object(), r);
 }
 
 /* Appends a text to a string of the message. */
@@ -173,7 +155,8 @@ static int read_assistant(json_t *list, const json_t *content, const char *where
     const json_t *block;
     size_t i;
     json_t *m = json_array_get(list, json_array_size(list) - 1);
-    if (!json_array_size(list) || strcmp(text_of(m, "role"), "assistant") != 0) /* messages of one role are one */
+    if (!json_array_size(list) ||
+        strcmp(clb_shape_text(m, "role"), "assistant") != 0) /* messages of one role are one */
         m = add(list, "assistant", NULL);
     if (!m)
         return clb_refuse_nomem(r);
@@ -183,13 +166,13 @@ static int read_assistant(json_t *list, const json_t *content, const char *where
     {
         char at[128];
         snprintf(at, sizeof at, "%s.%zu", where, i);
-        if (is_type(block, "text") && json_is_string(json_object_get(block, "text")))
+        if (clb_shape_is(block, "text") && json_is_string(json_object_get(block, "text")))
             CLB_TRY(add_text(m, "content", json_object_get(block, "text"), r));
-        else if (is_type(block, "thinking") && json_is_string(json_object_get(block, "thinking")))
+        else if (clb_shape_is(block, "thinking") && json_is_string(json_object_get(block, "thinking")))
             CLB_TRY(add_text(m, "reasoning_content", json_object_get(block, "thinking"), r));
-        else if (is_type(block, "tool_use"))
+        else if (clb_shape_is(block, "tool_use"))
             CLB_TRY(add_call(m, block, at, r));
-        else if (!is_type(block, "redacted_thinking"))
+        else if (!clb_shape_is(block, "redacted_thinking"))
             return refuse_block(r, at, block);
     }
     return COLIBRI_OK;
@@ -224,7 +207,7 @@ static int read_messages(const json_t *body, json_t *list, clb_refusal *r)
     json_array_foreach(messages, i, m)
     {
         char where[64];
-        const char *role = text_of(m, "role");
+        const char *role = clb_shape_text(m, "role");
         const json_t *content = json_object_get(m, "content");
         snprintf(where, sizeof where, "messages.%zu", i);
         if (!json_is_object(m))
@@ -247,15 +230,7 @@ static int read_messages(const json_t *body, json_t *list, clb_refusal *r)
 
 int clb_anthropic_messages(const json_t *body, json_t **out, clb_refusal *r)
 {
-    *out = json_array();
-    if (!*out)
-        return clb_refuse_nomem(r);
-    const int rc = read_messages(body, *out, r);
-    if (rc) {
-        json_decref(*out);
-        *out = NULL;
-    }
-    return rc;
+    return clb_shape_messages(body, read_messages, out, r);
 }
 
 static int read_tool(const json_t *tool, size_t i, json_t *list, clb_refusal *r)
@@ -294,34 +269,12 @@ static int read_tool(const json_t *tool, size_t i, json_t *list, clb_refusal *r)
     return failed ? clb_refuse_nomem(r) : COLIBRI_OK;
 }
 
+static int refuse_tools(clb_refusal *r, const char *param, const char *message)
+{
+    return clb_refuse(r, NULL, "tools", "%s%s%s", param, param[0] ? ": " : "", message);
+}
+
 int clb_anthropic_tools(const json_t *body, json_t **out, clb_refusal *r)
 {
-    json_t *tools, *tool;
-    size_t i;
-    int rc = COLIBRI_OK;
-    *out = NULL;
-    CLB_TRY(clb_field_array(body, "tools", &tools, r));
-    if (!json_array_size(tools))
-        return COLIBRI_OK;
-    *out = json_array();
-    if (!*out)
-        return clb_refuse_nomem(r);
-    json_array_foreach(tools, i, tool)
-    {
-        rc = read_tool(tool, i, *out, r);
-        if (rc)
-            break;
-    }
-    if (!rc) {
-        clb_error err = {0};
-        char param[64] = "";
-        rc = clb_tools_check(*out, param, &err);
-        if (rc)
-            rc = clb_refuse(r, NULL, "tools", "%s%s%s", param, param[0] ? ": " : "", err.msg);
-    }
-    if (rc) {
-        json_decref(*out);
-        *out = NULL;
-    }
-    return rc;
+    return clb_shape_tools(body, read_tool, refuse_tools, out, r);
 }

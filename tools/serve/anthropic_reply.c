@@ -94,24 +94,19 @@ typedef struct state {
     uint32_t n_blocks;
 } state;
 
-int clb_anthropic_own_create(clb_prompt *prompt, const json_t *tools, clb_anthropic_own **out, clb_refusal *r)
+int clb_anthropic_own_create(clb_prompt *prompt, const clb_prompt_request *request, clb_prompt_reply **out,
+                             clb_refusal *r)
 {
-    clb_anthropic_own *const own = calloc(1, sizeof *own);
-    *out = own;
-    if (!own)
+    *out = malloc(sizeof **out);
+    if (!*out)
         return clb_refuse_nomem(r);
-    own->format = prompt->format;
-    own->tools = json_incref((json_t *)tools);
-    own->opened = prompt->opened;
-    prompt->opened = NULL;
+    **out = clb_prompt_take_reply(prompt, request);
     return COLIBRI_OK;
 }
 
-static void free_own(void *p)
+static void free_own(void *own)
 {
-    clb_anthropic_own *const own = p;
-    json_decref(own->tools);
-    free(own->opened);
+    clb_prompt_reply_free(own);
     free(own);
 }
 
@@ -300,7 +295,6 @@ static void begin(clb_completion *c, clb_json_buf *out)
 
 static int state_of(clb_completion *c, clb_choice *ch, clb_json_buf *out, state **got, clb_error *err)
 {
-    const clb_anthropic_own *own = clb_completion_own(c);
     if (!ch->own) {
         ch->own = calloc(1, sizeof(state));
         if (!ch->own)
@@ -308,13 +302,7 @@ static int state_of(clb_completion *c, clb_choice *ch, clb_json_buf *out, state 
         state *const s = ch->own;
         s->c = c;
         s->out = out;
-        const clb_reply_parser_options options = {.format = own->format,
-                                                  .tools = own->tools,
-                                                  .reasoning = true,
-                                                  .opened = own->opened,
-                                                  .on_piece = on_piece,
-                                                  .ctx = s};
-        CLB_TRY(clb_reply_parser_create(&options, &s->parser, err));
+        CLB_TRY(clb_prompt_reply_parser(clb_completion_own(c), on_piece, s, &s->parser, err));
     }
     *got = ch->own;
     (*got)->out = out;

@@ -115,9 +115,10 @@ typedef struct clb_completion_shape {
 } clb_completion_shape;
 
 /* Answers, now or later, whatever happens. options, the prompts' ids and own are the completion's from here on, also if
- * it refuses; what the pointers point to is emptied (prompts itself stays the caller's array). */
-void clb_completion_start(clb_app *app, clb_exchange *x, const clb_completion_shape *shape, clb_text_options *options,
-                          clb_tokens *prompts, size_t n_prompts, void *own);
+ * it refuses; what the pointers point to is emptied (prompts itself stays the caller's array). refused: what was wrong
+ * with the request, which is the answer then; NULL: nothing. */
+void clb_completion_start(clb_app *app, clb_exchange *x, const clb_completion_shape *shape, const clb_refusal *refused,
+                          clb_text_options *options, clb_tokens *prompts, size_t n_prompts, void *own);
 
 /* For shapes. */
 clb_app *clb_completion_app(const clb_completion *c);

@@ -166,19 +166,22 @@ static clb_completion *create(clb_app *app, clb_exchange *x, const clb_completio
     return c;
 }
 
-void clb_completion_start(clb_app *app, clb_exchange *x, const clb_completion_shape *shape, clb_text_options *options,
-                          clb_tokens *prompts, size_t n_prompts, void *own)
+void clb_completion_start(clb_app *app, clb_exchange *x, const clb_completion_shape *shape, const clb_refusal *refused,
+                          clb_text_options *options, clb_tokens *prompts, size_t n_prompts, void *own)
 {
-    clb_completion *const c = create(app, x, shape, options, prompts, n_prompts);
+    clb_completion *const c = refused ? NULL : create(app, x, shape, options, prompts, n_prompts);
     if (!c) {
-        clb_refusal r;
+        clb_refusal memory;
         for (size_t i = 0; i < n_prompts; i++)
             clb_tokens_free(&prompts[i]);
         clb_text_options_free(options);
         if (own && shape->free_own)
             shape->free_own(own);
-        clb_refuse_nomem(&r);
-        shape->refuse(x, &r);
+        if (!refused) {
+            clb_refuse_nomem(&memory);
+            refused = &memory;
+        }
+        shape->refuse(x, refused);
         return;
     }
     c->options = *options;

@@ -114,6 +114,11 @@ int clb_refuse_type(clb_refusal *r, const char *param, const char *expected, con
                       expected, clb_json_type_name(got));
 }
 
+int clb_refuse_missing(clb_refusal *r, const char *param)
+{
+    return clb_refuse(r, "missing_required_parameter", param, "Missing required parameter: '%s'.", param);
+}
+
 /* The value of "a.b.name" is the field `name` of the object that is given. */
 static json_t *lookup(const json_t *body, const char *name)
 {

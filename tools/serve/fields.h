@@ -66,5 +66,7 @@ int clb_field_array(const json_t *body, const char *name, json_t **value, clb_re
 const char *clb_json_type_name(const json_t *v); /* "a string", "an integer", "null"; of NULL "nothing" */
 /* A wrong type at `param`: "Invalid type for 'x': expected a number, but got a string instead." */
 int clb_refuse_type(clb_refusal *r, const char *param, const char *expected, const json_t *got);
+/* "Missing required parameter: 'x'." */
+int clb_refuse_missing(clb_refusal *r, const char *param);
 
 #endif

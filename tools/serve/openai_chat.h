@@ -7,15 +7,12 @@
 
 /* What the reply needs beside the events. */
 typedef struct clb_chat_own {
-    const clb_tool_format *format;
-    json_t *tools; /* NULL: none, or none may be called */
-    char *opened;  /* marks that the prompt ended with */
-    bool reasoning;
+    clb_prompt_reply reply;
     clb_json_buf head;
 } clb_chat_own;
 
-/* Takes what it needs out of the prompt, and holds the tools. */
-int clb_chat_own_create(clb_prompt *prompt, const json_t *tools, bool reasoning, clb_chat_own **out, clb_refusal *r);
+/* Takes what it needs out of the prompt. */
+int clb_chat_own_create(clb_prompt *prompt, const clb_prompt_request *request, clb_chat_own **out, clb_refusal *r);
 
 extern const clb_completion_shape clb_openai_chat_shape;
 

@@ -19,25 +19,20 @@ struct chat_choice {
 };
 #define LOGPROBS(ch) (&(ch)->logprobs[0]) /* elements; in a stream those that no chunk has taken along */
 
-int clb_chat_own_create(clb_prompt *prompt, const json_t *tools, bool reasoning, clb_chat_own **out, clb_refusal *r)
+int clb_chat_own_create(clb_prompt *prompt, const clb_prompt_request *request, clb_chat_own **out, clb_refusal *r)
 {
     clb_chat_own *const own = calloc(1, sizeof *own);
     *out = own;
     if (!own)
         return clb_refuse_nomem(r);
-    own->format = prompt->format;
-    own->tools = json_incref((json_t *)tools);
-    own->opened = prompt->opened;
-    prompt->opened = NULL;
-    own->reasoning = reasoning;
+    own->reply = clb_prompt_take_reply(prompt, request);
     return COLIBRI_OK;
 }
 
 static void free_own(void *p)
 {
     clb_chat_own *const own = p;
-    json_decref(own->tools);
-    free(own->opened);
+    clb_prompt_reply_free(&own->reply);
     clb_jb_free(&own->head);
     free(own);
 }
@@ -215,15 +210,9 @@ static int choice_state(clb_completion *c, clb_choice *ch, struct chat_choice **
     *out = ch->own = s;
     s->c = c;
     s->ch = ch;
-    if (!own->tools && !own->reasoning)
+    if (!own->reply.tools && !own->reply.reasoning)
         return COLIBRI_OK;
-    const clb_reply_parser_options options = {.format = own->format,
-                                              .tools = own->tools,
-                                              .reasoning = own->reasoning,
-                                              .opened = own->opened ? own->opened : "",
-                                              .on_piece = on_piece,
-                                              .ctx = s};
-    return clb_reply_parser_create(&options, &s->parser, err);
+    return clb_prompt_reply_parser(&own->reply, on_piece, s, &s->parser, err);
 }
 
 static int text(clb_completion *c, clb_choice *ch, const char *t, size_t n, const clb_token_info *tokens,

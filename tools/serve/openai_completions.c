@@ -71,11 +71,6 @@ void clb_serve_completions(void *ctx, clb_exchange *x)
     json_decref(body);
     if (!rc)
         rc = clb_completions_own_create(app->engine->vocab, &prompts, echo, &own, &r);
-    if (rc) {
-        clb_text_options_free(&o);
-        clb_openai_refuse(x, &r);
-    } else {
-        clb_completion_start(app, x, &clb_openai_completions_shape, &o, prompts.tokens, prompts.n, own);
-    }
+    clb_completion_start(app, x, &clb_openai_completions_shape, rc ? &r : NULL, &o, prompts.tokens, prompts.n, own);
     clb_openai_prompts_free(&prompts);
 }

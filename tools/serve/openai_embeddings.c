@@ -141,13 +141,6 @@ void clb_serve_embeddings(void *ctx, clb_exchange *x)
     o.embed = true;
     const int rc = own ? read_body(app, body, &o, &prompts, own, &r) : clb_refuse_nomem(&r);
     json_decref(body);
-    if (rc) {
-        if (own)
-            free_own(own);
-        clb_text_options_free(&o);
-        clb_openai_refuse(x, &r);
-    } else {
-        clb_completion_start(app, x, &shape, &o, prompts.tokens, prompts.n, own);
-    }
+    clb_completion_start(app, x, &shape, rc ? &r : NULL, &o, prompts.tokens, prompts.n, own);
     clb_openai_prompts_free(&prompts);
 }

@@ -1,7 +1,7 @@
 /* What the text must look like: response_format, llama.cpp's json_schema and grammar; and what the template is told. */
 #include <string.h>
 
-#include "serve/openai.h"
+#include "serve/openai_prompt.h"
 #include "serve/schema.h"
 
 static const clb_field format_fields[] = {
@@ -33,16 +33,14 @@ static int read_json_schema(const json_t *format, clb_buf *gbnf, clb_refusal *r)
     if (!wrapper) { /* llama.cpp: the schema beside the type */
         schema = json_object_get(format, "schema");
         if (!schema || json_is_null(schema))
-            return clb_refuse(r, "missing_required_parameter", "response_format.json_schema",
-                              "Missing required parameter: 'response_format.json_schema'.");
+            return clb_refuse_missing(r, "response_format.json_schema");
         return clb_openai_schema(schema, "response_format.schema", gbnf, r);
     }
     CLB_TRY(clb_fields_check(wrapper, "response_format.json_schema", (const clb_field *const[]){schema_fields}, 1, r));
     CLB_TRY(clb_field_string(wrapper, "response_format.json_schema.name", &name, r));
     schema = json_object_get(wrapper, "schema");
     if (!schema || json_is_null(schema))
-        return clb_refuse(r, "missing_required_parameter", "response_format.json_schema.schema",
-                          "Missing required parameter: 'response_format.json_schema.schema'.");
+        return clb_refuse_missing(r, "response_format.json_schema.schema");
     return clb_openai_schema(schema, "response_format.json_schema.schema", gbnf, r);
 }
 
@@ -53,8 +51,7 @@ static int read_response_format(const json_t *format, clb_buf *gbnf, clb_refusal
     CLB_TRY(clb_fields_check(format, "response_format", (const clb_field *const[]){format_fields}, 1, r));
     CLB_TRY(clb_field_choice(format, "response_format.type", types, &type, r));
     if (type == 3)
-        return clb_refuse(r, "missing_required_parameter", "response_format.type",
-                          "Missing required parameter: 'response_format.type'.");
+        return clb_refuse_missing(r, "response_format.type");
     if (type == 2)
         return read_json_schema(format, gbnf, r);
     const json_t *schema = json_object_get(format, "schema");
@@ -124,4 +121,13 @@ int clb_openai_template_values(const json_t *body, const json_t *from, const cha
         !json_object_get(*kwargs, "enable_thinking"))
         failed |= json_object_set_new(*kwargs, "enable_thinking", json_boolean(effort != 0 && thinking));
     return failed ? clb_refuse_nomem(r) : COLIBRI_OK;
+}
+
+int clb_openai_needs_chat(const clb_app *app, clb_refusal *r)
+{
+    if (app->chat)
+        return COLIBRI_OK;
+    return clb_refuse(r, "unsupported_model", "model",
+                      "The model has no chat template: use /v1/completions, or start the server with "
+                      "--chat-template.");
 }

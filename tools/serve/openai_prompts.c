@@ -106,7 +106,7 @@ int clb_openai_prompts_read(const clb_vocab *vocab, const json_t *body, const ch
     const json_t *v = json_object_get(body, name);
     *out = (clb_openai_prompts){0};
     if (!v || json_is_null(v))
-        return clb_refuse(r, "missing_required_parameter", name, "Missing required parameter: '%s'.", name);
+        return clb_refuse_missing(r, name);
     if (!json_is_string(v) && !json_is_array(v))
         return clb_refuse_type(r, name, "a string or an array", v);
     const json_t *first = json_array_get(v, 0);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "serve/openai.h"
+#include "serve/openai_prompt.h"
 
 static const clb_field fields[] = {
     {"model", CLB_FIELD_USED, NULL},
@@ -73,74 +73,6 @@ static void free_request(request *q)
     clb_buf_free(&q->gbnf);
 }
 
-/* ---- which tools may be called ---- */
-
-static int no_such_tool(clb_refusal *r, const char *name)
-{
-    return clb_refuse(r, "invalid_value", "tool_choice", "Invalid 'tool_choice': there is no tool '%.64s' in 'tools'.",
-                      name);
-}
-
-/* The model sees those of the tools that are listed. */
-static int read_allowed_tools(const json_t *choice, request *q, clb_refusal *r)
-{
-    static const char *const modes[] = {"auto", "required", NULL};
-    json_t *list, *item;
-    size_t mode = 2, i;
-    CLB_TRY(clb_field_choice(choice, "tool_choice.mode", modes, &mode, r));
-    CLB_TRY(clb_field_array(choice, "tool_choice.tools", &list, r));
-    if (mode == 2 || !json_array_size(list))
-        return clb_refuse(r, "missing_required_parameter", "tool_choice",
-                          "A 'tool_choice' of type 'allowed_tools' needs a 'mode' and 'tools'.");
-    q->allowed = json_array();
-    json_array_foreach(list, i, item)
-    {
-        const char *name = json_string_value(json_object_get(item, "name"));
-        json_t *const tool = name ? clb_tools_find(q->tools, name) : NULL;
-        if (!tool)
-            return no_such_tool(r, name ? name : "");
-        if (!q->allowed || json_array_append(q->allowed, tool))
-            return clb_refuse_nomem(r);
-    }
-    q->prompt.tools = q->allowed;
-    q->prompt.choice = mode ? CLB_TOOLS_REQUIRED : CLB_TOOLS_AUTO;
-    return COLIBRI_OK;
-}
-
-static int read_tool_choice(const json_t *body, request *q, clb_refusal *r)
-{
-    static const char *const names[] = {"auto", "none", "required", NULL};
-    static const enum clb_tool_choice choices[] = {CLB_TOOLS_AUTO, CLB_TOOLS_NONE, CLB_TOOLS_REQUIRED};
-    static const char *const types[] = {"function", "allowed_tools", NULL};
-    const json_t *choice = json_object_get(body, "tool_choice");
-    size_t which = 0, type = 2;
-    if (!choice || json_is_null(choice))
-        return COLIBRI_OK;
-    if (!json_is_string(choice) && !json_is_object(choice))
-        return clb_refuse_type(r, "tool_choice", "a string or an object", choice);
-    if (json_is_string(choice))
-        CLB_TRY(clb_field_choice(body, "tool_choice", names, &which, r));
-    if (!q->tools && (json_is_object(choice) || choices[which] == CLB_TOOLS_REQUIRED))
-        return clb_refuse(r, "invalid_value", "tool_choice",
-                          "'tool_choice' is only allowed when 'tools' are specified.");
-    if (json_is_string(choice)) {
-        q->prompt.choice = choices[which];
-        return COLIBRI_OK;
-    }
-    CLB_TRY(clb_field_choice(choice, "tool_choice.type", types, &type, r));
-    if (type == 2)
-        return clb_refuse(r, "missing_required_parameter", "tool_choice.type",
-                          "Missing required parameter: 'tool_choice.type'.");
-    if (type == 1)
-        return read_allowed_tools(choice, q, r);
-    CLB_TRY(clb_field_string(choice, "tool_choice.name", &q->prompt.tool_name, r));
-    if (!q->prompt.tool_name)
-        return clb_refuse(r, "missing_required_parameter", "tool_choice.name",
-                          "Missing required parameter: 'tool_choice.name'.");
-    q->prompt.choice = CLB_TOOLS_NAMED;
-    return clb_tools_find(q->tools, q->prompt.tool_name) ? COLIBRI_OK : no_such_tool(r, q->prompt.tool_name);
-}
-
 /* ---- what the text must look like ---- */
 
 static int read_format(const json_t *format, request *q, clb_refusal *r)
@@ -158,14 +90,12 @@ static int read_format(const json_t *format, request *q, clb_refusal *r)
     CLB_TRY(clb_field_choice(format, "text.format.type", types, &type, r));
     CLB_TRY(clb_field_string(format, "text.format.name", &name, r));
     if (type == 3)
-        return clb_refuse(r, "missing_required_parameter", "text.format.type",
-                          "Missing required parameter: 'text.format.type'.");
+        return clb_refuse_missing(r, "text.format.type");
     schema = json_object_get(format, "schema");
     if (json_is_null(schema))
         schema = NULL;
     if (type == 2 && !schema)
-        return clb_refuse(r, "missing_required_parameter", "text.format.schema",
-                          "Missing required parameter: 'text.format.schema'.");
+        return clb_refuse_missing(r, "text.format.schema");
     if (type < 2 && schema)
         return clb_refuse(r, "invalid_value", "text.format",
                           "Invalid 'text.format': a schema needs the type 'json_schema'.");
@@ -273,7 +203,7 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, requ
     q->prompt.messages = q->messages;
     q->prompt.tools = q->tools;
     q->prompt.one_call = !parallel;
-    CLB_TRY(read_tool_choice(body, q, r));
+    CLB_TRY(clb_openai_responses_tool_choice(body, &q->prompt, &q->allowed, r));
     CLB_TRY(read_reasoning(body, q, r));
     CLB_TRY(read_text(body, q, r));
     q->prompt.constrained = q->gbnf.n > 0;
@@ -286,10 +216,7 @@ static int make_prompt(const clb_app *app, const request *q, clb_text_options *o
 {
     clb_error err = {0};
     char param[64] = "";
-    if (!app->chat)
-        return clb_refuse(
-            r, "unsupported_model", "model",
-            "The model has no chat template: use /v1/completions, or start the server with --chat-template.");
+    CLB_TRY(clb_openai_needs_chat(app, r));
     const int rc = clb_prompt_make(app->chat, app->engine->vocab, &q->prompt, prompt, param, &err);
     if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_UNSUPPORTED ||
         rc == COLIBRI_E_LIMIT) /* messages are made of the input */
@@ -321,14 +248,8 @@ void clb_serve_responses(void *ctx, clb_exchange *x)
     if (!rc)
         rc = make_prompt(app, &q, &o, &prompt, &r);
     if (!rc)
-        rc = clb_responses_own_create(body, &o, &prompt, q.prompt.choice == CLB_TOOLS_NONE ? NULL : q.prompt.tools,
-                                      &own, &r);
-    if (rc) {
-        clb_text_options_free(&o);
-        clb_openai_refuse(x, &r);
-    } else {
-        clb_completion_start(app, x, &clb_responses_shape, &o, &prompt.tokens, 1, own);
-    }
+        rc = clb_responses_own_create(body, &o, &prompt, &q.prompt, &own, &r);
+    clb_completion_start(app, x, &clb_responses_shape, rc ? &r : NULL, &o, &prompt.tokens, 1, own);
     clb_prompt_free(&prompt);
     free_request(&q);
     json_decref(body);

@@ -14,10 +14,9 @@ int clb_responses_tools(const json_t *body, json_t **out, clb_refusal *r);
 /* What the reply needs beside the events, and the reply as far as it is written. */
 typedef struct clb_responses_own clb_responses_own;
 
-/* Takes what it needs out of the prompt, and holds the tools (NULL: none may be called). `body` is looked at for what
- * the reply repeats. */
-int clb_responses_own_create(const json_t *body, const clb_text_options *o, clb_prompt *prompt, const json_t *tools,
-                             clb_responses_own **out, clb_refusal *r);
+/* Takes what it needs out of the prompt. `body` is looked at for what the reply repeats. */
+int clb_responses_own_create(const json_t *body, const clb_text_options *o, clb_prompt *prompt,
+                             const clb_prompt_request *request, clb_responses_own **out, clb_refusal *r);
 extern const clb_completion_shape clb_responses_shape;
 
 #endif

@@ -2,18 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "serve/chat_shape.h"
 #include "serve/openai_responses.h"
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *s = json_string_value(json_object_get(object, key));
-    return s ? s : "";
-}
-
-static bool is_type(const json_t *object, const char *name)
-{
-    return strcmp(text_of(object, "type"), name) == 0;
-}
 
 /* Appends the text of a list of parts, one per line; `types` are those that hold text, and end with NULL. */
 static int add_parts(const json_t *parts, const char *where, const char *const *types, clb_buf *text, clb_refusal *r)
@@ -23,7 +13,7 @@ static int add_parts(const json_t *parts, const char *where, const char *const *
     json_array_foreach(parts, i, part)
     {
         char at[120];
-        const char *type = text_of(part, "type");
+        const char *type = clb_shape_text(part, "type");
         const json_t *s = json_object_get(part, strcmp(type, "refusal") == 0 ? "refusal" : "text");
         size_t k = 0;
         snprintf(at, sizeof at, "%s[%zu]", where, i);
@@ -76,8 +66,8 @@ static json_t *add(json_t *list, const char *role, json_t *content)
 static json_t *assistants(json_t *list, const char *not_after, const char *nor_after)
 {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
-    if (json_array_size(list) && strcmp(text_of(last, "role"), "assistant") == 0 && !json_object_get(last, not_after) &&
-        !(nor_after && json_object_get(last, nor_after)))
+    if (json_array_size(list) && strcmp(clb_shape_text(last, "role"), "assistant") == 0 &&
+        !json_object_get(last, not_after) && !(nor_after && json_object_get(last, nor_after)))
         return last;
     return add(list, "assistant", NULL);
 }
@@ -91,11 +81,11 @@ static int read_message(json_t *list, const json_t *item, const char *where, clb
     size_t role = 0;
     snprintf(at, sizeof at, "%s.role", where);
     if (!json_is_string(json_object_get(item, "role")))
-        return clb_refuse(r, "missing_required_parameter", at, "Missing required parameter: '%s'.", at);
+        return clb_refuse_missing(r, at);
     CLB_TRY(clb_field_choice(item, at, roles, &role, r));
     snprintf(at, sizeof at, "%s.content", where);
     if (!content || json_is_null(content))
-        return clb_refuse(r, "missing_required_parameter", at, "Missing required parameter: '%s'.", at);
+        return clb_refuse_missing(r, at);
     CLB_TRY(read_text(content, at, &text, r));
     if (role != 1)
         return add(list, roles[role], text) ? COLIBRI_OK : clb_refuse_nomem(r);
@@ -110,19 +100,12 @@ static int read_message(json_t *list, const json_t *item, const char *where, clb
 static int read_call(json_t *list, const json_t *item, const char *where, clb_refusal *r)
 {
     json_t *const m = assistants(list, "", NULL);
-    json_t *calls = json_object_get(m, "tool_calls");
     const json_t *arguments = json_object_get(item, "arguments");
-    if (!*text_of(item, "call_id") || !*text_of(item, "name") || !json_is_string(arguments))
+    if (!*clb_shape_text(item, "call_id") || !*clb_shape_text(item, "name") || !json_is_string(arguments))
         return clb_refuse(r, "missing_required_parameter", where,
                           "Invalid '%s': a function_call has the strings 'call_id', 'name' and 'arguments'.", where);
-    if (m && !calls) {
-        calls = json_array();
-        if (json_object_set_new(m, "tool_calls", calls))
-            return clb_refuse_nomem(r);
-    }
-    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:O}}", "id", text_of(item, "call_id"), "type", "function", "function",
-                             "name", text_of(item, "name"), "arguments", (json_t *)arguments);
-    return call && json_array_append_new(calls, call) == 0 ? COLIBRI_OK : clb_refuse_nomem(r);
+    return clb_shape_call(m, clb_shape_text(item, "call_id"), clb_shape_text(item, "name"),
+                          json_incref((json_t *)arguments), r);
 }
 
 static int read_result(json_t *list, const json_t *item, const char *where, clb_refusal *r)
@@ -130,8 +113,8 @@ static int read_result(json_t *list, const json_t *item, const char *where, clb_
     char at[96];
     json_t *text;
     snprintf(at, sizeof at, "%s.call_id", where);
-    if (!*text_of(item, "call_id"))
-        return clb_refuse(r, "missing_required_parameter", at, "Missing required parameter: '%s'.", at);
+    if (!*clb_shape_text(item, "call_id"))
+        return clb_refuse_missing(r, at);
     snprintf(at, sizeof at, "%s.output", where);
     CLB_TRY(read_text(json_object_get(item, "output"), at, &text, r));
     json_t *m = add(list, "tool", text);
@@ -171,23 +154,23 @@ static int read_item(json_t *list, const json_t *item, const char *where, clb_re
     char at[96];
     if (!json_is_object(item))
         return clb_refuse_type(r, where, "an object", item);
-    if (is_type(item, "message") || (!json_object_get(item, "type") && json_object_get(item, "role")))
+    if (clb_shape_is(item, "message") || (!json_object_get(item, "type") && json_object_get(item, "role")))
         return read_message(list, item, where, r);
-    if (is_type(item, "function_call"))
+    if (clb_shape_is(item, "function_call"))
         return read_call(list, item, where, r);
-    if (is_type(item, "function_call_output"))
+    if (clb_shape_is(item, "function_call_output"))
         return read_result(list, item, where, r);
-    if (is_type(item, "reasoning"))
+    if (clb_shape_is(item, "reasoning"))
         return read_reasoning(list, item, where, r);
     snprintf(at, sizeof at, "%s.type", where);
-    if (!*text_of(item, "type"))
-        return clb_refuse(r, "missing_required_parameter", at, "Missing required parameter: '%s'.", at);
-    if (is_type(item, "item_reference"))
+    if (!*clb_shape_text(item, "type"))
+        return clb_refuse_missing(r, at);
+    if (clb_shape_is(item, "item_reference"))
         return clb_refuse(r, "unsupported_value", at,
                           "Items of type 'item_reference' are not supported: this server stores nothing. Send the item "
                           "itself (clients: store=false).");
     return clb_refuse(r, "unsupported_value", at, "Items of type '%.40s' are not supported by this server.",
-                      text_of(item, "type"));
+                      clb_shape_text(item, "type"));
 }
 
 static int read_input(const json_t *body, json_t *list, clb_refusal *r)
@@ -199,7 +182,7 @@ static int read_input(const json_t *body, json_t *list, clb_refusal *r)
     if (instructions && *instructions && !add(list, "system", json_copy(json_object_get(body, "instructions"))))
         return clb_refuse_nomem(r);
     if (!input || json_is_null(input))
-        return clb_refuse(r, "missing_required_parameter", "input", "Missing required parameter: 'input'.");
+        return clb_refuse_missing(r, "input");
     if (json_is_string(input))
         return add(list, "user", json_copy((json_t *)input)) ? COLIBRI_OK : clb_refuse_nomem(r);
     if (!json_is_array(input))
@@ -217,15 +200,7 @@ static int read_input(const json_t *body, json_t *list, clb_refusal *r)
 
 int clb_responses_messages(const json_t *body, json_t **out, clb_refusal *r)
 {
-    *out = json_array();
-    if (!*out)
-        return clb_refuse_nomem(r);
-    const int rc = read_input(body, *out, r);
-    if (rc) {
-        json_decref(*out);
-        *out = NULL;
-    }
-    return rc;
+    return clb_shape_messages(body, read_input, out, r);
 }
 
 static int read_tool(const json_t *tool, size_t i, json_t *list, clb_refusal *r)
@@ -245,13 +220,13 @@ static int read_tool(const json_t *tool, size_t i, json_t *list, clb_refusal *r)
     snprintf(at, sizeof at, "tools[%zu].type", i);
     if (!json_is_object(tool))
         return clb_refuse_type(r, where, "an object", tool);
-    if (!*text_of(tool, "type"))
-        return clb_refuse(r, "missing_required_parameter", at, "Missing required parameter: '%s'.", at);
-    if (!is_type(tool, "function"))
+    if (!*clb_shape_text(tool, "type"))
+        return clb_refuse_missing(r, at);
+    if (!clb_shape_is(tool, "function"))
         return clb_refuse(r, "unsupported_value", at,
                           "Tools of type '%.60s' are not supported: this server runs none itself, only tools of type "
                           "'function' can be offered. Leave it out, or disable it in the client.",
-                          text_of(tool, "type"));
+                          clb_shape_text(tool, "type"));
     CLB_TRY(clb_fields_check(tool, where, (const clb_field *const[]){fields}, 1, r));
     json_t *f = json_object(), *all = json_pack("{s:s, s:o?}", "type", "function", "function", f);
     int failed = !f || !all || json_array_append_new(list, all);
@@ -266,6 +241,8 @@ static int read_tool(const json_t *tool, size_t i, json_t *list, clb_refusal *r)
 static int refuse_tools(clb_refusal *r, const char *param, const char *message)
 {
     char at[64];
+    if (!param[0])
+        param = "tools";
     const char *inner = strstr(param, ".function");
     snprintf(at, sizeof at, "%.*s%s", inner ? (int)(inner - param) : (int)strlen(param), param,
              inner ? inner + strlen(".function") : "");
@@ -274,32 +251,5 @@ static int refuse_tools(clb_refusal *r, const char *param, const char *message)
 
 int clb_responses_tools(const json_t *body, json_t **out, clb_refusal *r)
 {
-    json_t *tools, *tool;
-    size_t i;
-    int rc = COLIBRI_OK;
-    *out = NULL;
-    CLB_TRY(clb_field_array(body, "tools", &tools, r));
-    if (!json_array_size(tools))
-        return COLIBRI_OK;
-    *out = json_array();
-    if (!*out)
-        return clb_refuse_nomem(r);
-    json_array_foreach(tools, i, tool)
-    {
-        rc = read_tool(tool, i, *out, r);
-        if (rc)
-            break;
-    }
-    if (!rc) {
-        clb_error err = {0};
-        char param[64] = "tools";
-        rc = clb_tools_check(*out, param, &err);
-        if (rc)
-            rc = refuse_tools(r, param[0] ? param : "tools", err.msg);
-    }
-    if (rc) {
-        json_decref(*out);
-        *out = NULL;
-    }
-    return rc;
+    return clb_shape_tools(body, read_tool, refuse_tools, out, r);
 }

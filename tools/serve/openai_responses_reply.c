@@ -10,9 +10,7 @@
 enum item { ITEM_NONE, ITEM_MESSAGE, ITEM_REASONING, ITEM_CALL };
 
 struct clb_responses_own {
-    const clb_tool_format *format;
-    json_t *tools;     /* NULL: none may be called */
-    char *opened;      /* marks that the prompt ended with */
+    clb_prompt_reply reply;
     clb_json_buf echo; /* what the response repeats of the request */
 
     clb_completion *c;
@@ -77,17 +75,14 @@ static void put_echo(const json_t *body, const clb_text_options *o, clb_json_buf
                     ",\"truncation\":\"disabled\"");
 }
 
-int clb_responses_own_create(const json_t *body, const clb_text_options *o, clb_prompt *prompt, const json_t *tools,
-                             clb_responses_own **out, clb_refusal *r)
+int clb_responses_own_create(const json_t *body, const clb_text_options *o, clb_prompt *prompt,
+                             const clb_prompt_request *request, clb_responses_own **out, clb_refusal *r)
 {
     state *const own = calloc(1, sizeof *own);
     *out = own;
     if (!own)
         return clb_refuse_nomem(r);
-    own->format = prompt->format;
-    own->tools = json_incref((json_t *)tools);
-    own->opened = prompt->opened;
-    prompt->opened = NULL;
+    own->reply = clb_prompt_take_reply(prompt, request);
     put_echo(body, o, &own->echo);
     return COLIBRI_OK;
 }
@@ -95,8 +90,7 @@ int clb_responses_own_create(const json_t *body, const clb_text_options *o, clb_
 static void free_own(void *p)
 {
     state *const own = p;
-    json_decref(own->tools);
-    free(own->opened);
+    clb_prompt_reply_free(&own->reply);
     clb_reply_parser_free(own->parser);
     clb_jb_free(&own->echo);
     clb_jb_free(&own->items);
@@ -391,15 +385,7 @@ static state *state_of(clb_completion *c, clb_json_buf *out)
 
 static int parser_of(state *s, clb_error *err)
 {
-    if (s->parser)
-        return COLIBRI_OK;
-    const clb_reply_parser_options options = {.format = s->format,
-                                              .tools = s->tools,
-                                              .reasoning = true,
-                                              .opened = s->opened ? s->opened : "",
-                                              .on_piece = on_piece,
-                                              .ctx = s};
-    return clb_reply_parser_create(&options, &s->parser, err);
+    return s->parser ? COLIBRI_OK : clb_prompt_reply_parser(&s->reply, on_piece, s, &s->parser, err);
 }
 
 static void begin(clb_completion *c, clb_json_buf *out)
@@ -445,7 +431,8 @@ static int text(clb_completion *c, clb_choice *ch, const char *t, size_t n, cons
         at = end;
         first = i + 1;
     }
-    return clb_openai_feed(c, s->parser, t + at, n - at, tokens + first, n_tokens - first, &s->n_fed, err);
+    const clb_token_info *rest = first < n_tokens ? tokens + first : NULL; /* text may come without any */
+    return clb_openai_feed(c, s->parser, t + at, n - at, rest, n_tokens - first, &s->n_fed, err);
 }
 
 static int choice_end(clb_completion *c, clb_choice *ch, clb_json_buf *out, clb_error *err)

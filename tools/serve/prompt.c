@@ -250,3 +250,34 @@ void clb_prompt_free(clb_prompt *p)
     free(p->gbnf);
     *p = (clb_prompt){0};
 }
+
+clb_prompt_reply clb_prompt_take_reply(clb_prompt *p, const clb_prompt_request *request)
+{
+    const clb_prompt_reply reply = {.format = p->format,
+                                    .tools = request->choice == CLB_TOOLS_NONE ? NULL
+                                                                               : json_incref((json_t *)request->tools),
+                                    .opened = p->opened,
+                                    .reasoning = request->reasoning};
+    p->opened = NULL;
+    return reply;
+}
+
+void clb_prompt_reply_free(clb_prompt_reply *reply)
+{
+    json_decref(reply->tools);
+    free(reply->opened);
+    *reply = (clb_prompt_reply){0};
+}
+
+int clb_prompt_reply_parser(const clb_prompt_reply *reply,
+                            int (*on_piece)(void *ctx, const clb_piece *piece, clb_error *err), void *ctx,
+                            clb_reply_parser **out, clb_error *err)
+{
+    const clb_reply_parser_options options = {.format = reply->format,
+                                              .tools = reply->tools,
+                                              .reasoning = reply->reasoning,
+                                              .opened = reply->opened,
+                                              .on_piece = on_piece,
+                                              .ctx = ctx};
+    return clb_reply_parser_create(&options, out, err);
+}

@@ -37,4 +37,20 @@ int clb_prompt_make(const clb_chat_format *chat, const clb_vocab *vocab, const c
                     clb_prompt *out, char param[64], clb_error *err);
 void clb_prompt_free(clb_prompt *p);
 
+/* How the reply to a prompt is read: what its parsers need, as long as the reply takes. Zeros: nothing to free. */
+typedef struct clb_prompt_reply {
+    const clb_tool_format *format;
+    json_t *tools; /* NULL: none, or none may be called */
+    char *opened;  /* marks that the prompt ended with */
+    bool reasoning;
+} clb_prompt_reply;
+
+/* Takes what it needs out of the prompt, and holds the request's tools. */
+clb_prompt_reply clb_prompt_take_reply(clb_prompt *p, const clb_prompt_request *request);
+void clb_prompt_reply_free(clb_prompt_reply *reply);
+/* A parser of one choice. */
+int clb_prompt_reply_parser(const clb_prompt_reply *reply,
+                            int (*on_piece)(void *ctx, const clb_piece *piece, clb_error *err), void *ctx,
+                            clb_reply_parser **out, clb_error *err);
+
 #endif

@@ -218,7 +218,7 @@ int clb_text_lora_read(clb_text_options *o, const json_t *body, clb_refusal *r)
         snprintf(name, sizeof name, "%s.id", where);
         CLB_TRY(clb_field_integer(item, name, 0, UINT32_MAX, &id, r));
         if (id < 0)
-            return clb_refuse(r, "missing_required_parameter", name, "Missing required parameter: '%s'.", name);
+            return clb_refuse_missing(r, name);
         snprintf(name, sizeof name, "%s.scale", where);
         CLB_TRY(clb_field_number(item, name, -100, 100, &scale, r));
         o->lora[o->n_lora++] = (clb_lora_use){(uint32_t)id, (float)scale};

@@ -1,56 +1,9 @@
 /* Bodies that OpenAI's endpoints refuse: the status, the parameter and the code that clients look at. */
+#include "openai_fake.h"
 #include "serve/completion.h"
-#include "serve_fake.h"
-
-static clb_app app;
-
-static int open_app(void **state)
-{
-    (void)state;
-    fake_app_open(&app);
-    return 0;
-}
-
-static int close_app(void **state)
-{
-    (void)state;
-    fake_app_close(&app);
-    return 0;
-}
-
-struct bad {
-    const char *body, *param, *code;
-    const char *message; /* a part of it; NULL: whatever it says */
-};
 
 #define CHAT(more) "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]," more "}"
 #define TEXT(more) "{\"prompt\":\"hi\"," more "}"
-
-static void refuses(void (*handle)(void *app, clb_exchange *x), const struct bad *cases, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const struct bad *c = &cases[i];
-        clb_exchange x = {.body = c->body};
-        handle(&app, &x);
-        json_t *o = json_loadb(x.out.data, x.out.n, 0, NULL);
-        const json_t *e = json_object_get(o, "error");
-        if (x.status != 400 || !e)
-            fail_msg("%s: status %d: %s", c->body, x.status, x.out.data);
-        const char *param = json_string_value(json_object_get(e, "param"));
-        const char *code = json_string_value(json_object_get(e, "code"));
-        const char *message = json_string_value(json_object_get(e, "message"));
-        if (strcmp(param ? param : "", c->param ? c->param : "") || strcmp(code ? code : "", c->code ? c->code : ""))
-            fail_msg("%s: %s", c->body, x.out.data);
-        if (!message || !*message || (c->message && !test_contains(message, c->message)))
-            fail_msg("%s: %s lacks '%s'", c->body, x.out.data, c->message);
-        assert_string_equal(json_string_value(json_object_get(e, "type")), "invalid_request_error");
-        assert_string_equal(x.type, "application/json");
-        assert_int_equal(fake.n, 0); /* nothing was submitted */
-        json_decref(o);
-        exchange_reset(&x, NULL);
-    }
-}
-#define REFUSES(handle, cases) refuses(handle, cases, sizeof(cases) / sizeof *(cases))
 
 static void no_json(void **state)
 {

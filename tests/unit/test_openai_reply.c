@@ -1,36 +1,9 @@
 /* From the scheduler's events to OpenAI's words, one step at a time: the order of a stream's chunks, errors before and
  * after its beginning, prompts that wait, clients that go away. */
+#include "openai_fake.h"
 #include "serve/completion.h"
 #include "serve/metrics.h"
-#include "serve_fake.h"
 #include "support/vocab_image.h"
-
-static clb_app app;
-static clb_exchange x;
-
-static int open_app(void **state)
-{
-    (void)state;
-    fake_app_open(&app);
-    return 0;
-}
-
-static int close_app(void **state)
-{
-    (void)state;
-    fake_app_close(&app);
-    return 0;
-}
-
-/* All handles are given back, all is freed: the next test begins anew. */
-static int reset(void **state)
-{
-    (void)state;
-    assert_int_equal(fake.released, fake.n);
-    exchange_reset(&x, NULL);
-    fake_reset();
-    return 0;
-}
 
 static void complete(const char *body)
 {
@@ -44,33 +17,13 @@ static void chat(const char *body)
     clb_serve_chat_completions(&app, &x);
 }
 
-/* The body of a plain reply, or the i-th event of a stream; json_decref it. */
-static json_t *answer(void)
-{
-    json_error_t e;
-    json_t *o = json_loadb(x.out.data, x.out.n, 0, &e);
-    if (!o)
-        fail_msg("no JSON (%s): %s", e.text, x.out.data);
-    return o;
-}
-
 static json_t *event(size_t i)
 {
-    const char *at = x.out.data;
-    for (; i; i--) {
-        at = strstr(at, "\n\n");
-        if (!at || !at[2])
-            fail_msg("no event %zu in: %s", i, x.out.data);
-        at += 2;
-    }
-    const char *end = strstr(at, "\n\n");
-    assert_non_null(end);
+    const char *at = event_at(i);
+    if (!at)
+        fail_msg("no event %zu in: %s", i, x.out.data);
     assert_memory_equal(at, "data: ", 6);
-    json_error_t e;
-    json_t *o = json_loadb(at + 6, (size_t)(end - at - 6), 0, &e);
-    if (!o)
-        fail_msg("event is no JSON (%s): %s", e.text, at);
-    return o;
+    return event_data(at);
 }
 
 static size_t n_events(void)
@@ -312,8 +265,8 @@ static void thoughts_are_counted(void **state)
     (void)state;
     static const char *const bodies[] = {
         "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3}",
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3,\"stream\":true,"
-        "\"stream_options\":{\"include_usage\":true}}",
+        ("{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3,\"stream\":true,"
+         "\"stream_options\":{\"include_usage\":true}}"),
         "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3,\"reasoning_format\":\"none\"}"};
     for (int k = 0; k < 3; k++) {
         chat(bodies[k]);

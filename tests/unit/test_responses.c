@@ -1,34 +1,8 @@
 /* The Responses API: bodies that are refused, items as the prompt's messages, and the events of a reply in their order.
  */
+#include "openai_fake.h"
 #include "serve/completion.h"
 #include "serve/openai_responses.h"
-#include "serve_fake.h"
-
-static clb_app app;
-static clb_exchange x;
-
-static int open_app(void **state)
-{
-    (void)state;
-    fake_app_open(&app);
-    return 0;
-}
-
-static int close_app(void **state)
-{
-    (void)state;
-    fake_app_close(&app);
-    return 0;
-}
-
-static int reset(void **state)
-{
-    (void)state;
-    assert_int_equal(fake.released, fake.n);
-    exchange_reset(&x, NULL);
-    fake_reset();
-    return 0;
-}
 
 static void respond(const char *body)
 {
@@ -43,9 +17,7 @@ static void respond(const char *body)
 static void bad_bodies(void **state)
 {
     (void)state;
-    static const struct {
-        const char *body, *param, *code, *message;
-    } cases[] = {
+    static const struct bad cases[] = {
         {"{}", "input", "missing_required_parameter", NULL},
         {"{\"input\":[]}", "input", "empty_array", NULL},
         {"{\"input\":5}", "input", "invalid_type", NULL},
@@ -119,19 +91,7 @@ static void bad_bodies(void **state)
         {BODY("\"reasoning\":{\"effort\":\"some\"}"), "reasoning.effort", "invalid_value", "'low'"},
         {BODY("\"reasoning\":{\"budget\":5}"), "reasoning.budget", "unknown_parameter", NULL},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        respond(cases[i].body);
-        json_t *o = json_loadb(x.out.data, x.out.n, 0, NULL);
-        const json_t *e = json_object_get(o, "error");
-        const char *param = json_string_value(json_object_get(e, "param"));
-        const char *code = json_string_value(json_object_get(e, "code"));
-        const char *message = json_string_value(json_object_get(e, "message"));
-        if (x.status != 400 || !param || strcmp(param, cases[i].param) || !code || strcmp(code, cases[i].code) ||
-            !message || (cases[i].message && !test_contains(message, cases[i].message)))
-            fail_msg("%s: status %d: %s", cases[i].body, x.status, x.out.data);
-        assert_int_equal(fake.n, 0);
-        json_decref(o);
-    }
+    REFUSES(clb_serve_responses, cases);
 }
 
 /* Items -> chat's messages. */
@@ -195,21 +155,12 @@ static void assert_field(const json_t *o, const char *name, const char *want)
 /* The data of the i-th event; checks that all are numbered, and named as their data says. NULL: there are no more. */
 static json_t *event(size_t i, const char *type)
 {
-    const char *at = x.out.data;
+    const char *at = event_at(i);
     char name[64];
-    for (size_t k = 0; k < i; k++) {
-        at = strstr(at, "\n\n");
-        assert_non_null(at);
-        at += 2;
-    }
-    if (!*at)
+    if (!at)
         return NULL;
     assert_int_equal(sscanf(at, "event: %63s\ndata: ", name), 1);
-    const char *data = strstr(at, "data: "), *end = strstr(at, "\n\n");
-    assert_non_null(end);
-    json_t *o = json_loadb(data + 6, (size_t)(end - data - 6), 0, NULL);
-    if (!o)
-        fail_msg("no JSON: %s", at);
+    json_t *o = event_data(at);
     if (type && strcmp(name, type))
         fail_msg("event %zu is %s, not %s: %s", i, name, type, x.out.data);
     assert_string_equal(json_string_value(json_object_get(o, "type")), name);
@@ -237,8 +188,7 @@ static void a_whole_response(void **state)
     fake_done(0, COLIBRI_OK, "", 2);
     assert_int_equal(x.status, 200);
     assert_string_equal(x.type, "application/json");
-    json_t *r = json_loadb(x.out.data, x.out.n, 0, NULL);
-    assert_non_null(r);
+    json_t *r = answer();
     assert_field(r, "id", "\"resp_0123\"");
     assert_field(r, "object", "\"response\"");
     assert_field(r, "status", "\"completed\"");
@@ -349,8 +299,7 @@ static void all_kinds_of_items(void **state)
             json_decref(call);
             json_decref(args);
         } else {
-            r = json_loadb(x.out.data, x.out.n, 0, NULL);
-            assert_non_null(r);
+            r = answer();
         }
         assert_field(r, "status", "\"incomplete\"");
         assert_field(r, "incomplete_details", "{\"reason\":\"max_output_tokens\"}");

@@ -3,40 +3,11 @@
  *   r  a reply: a byte for the format, one for the size of the pieces, and the text: whole and in pieces it must give
  * the same COLIBRI_FUZZ_MODEL names the model whose vocabulary is taken; without it examples/tiny-moe below the current
  * folder. Seeds: tests/fuzz/corpus/chat. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "example_vocab.h"
 #include "serve/prompt.h"
 #include "serve/tool_impl.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                                                  \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                                 \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-static const clb_vocab *example(void)
-{
-    static clb_vocab *v;
-    const char *path = getenv("COLIBRI_FUZZ_MODEL");
-    clb_error err;
-    clb_gguf *g;
-    if (v)
-        return v;
-    if (clb_gguf_open(path ? path : "examples/tiny-moe/tiny-moe-q4_k_m.gguf", NULL, NULL, &g, &err) ||
-        clb_vocab_load(g, &v, &err)) {
-        fprintf(stderr, "%s\n", err.msg);
-        exit(1);
-    }
-    clb_gguf_close(g);
-    return v;
-}
 
 /* ---- replies ---- */
 

@@ -1,38 +1,20 @@
 /* libFuzzer: a grammar, a NUL, a text that is followed in it with masks on the way. Each mask must say of every token
  * what following its bytes says. COLIBRI_FUZZ_MODEL names a model for the vocabulary; without it examples/tiny-moe
  * below the current folder is taken. Seeds: tests/fuzz/corpus/gbnf. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "example_vocab.h"
 #include "grammar/internal.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                                                  \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                                 \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-static clb_vocab *vocab;
+static const clb_vocab *vocab;
 static clb_token_tree *tree;
 static uint64_t *mask;
 
 static void load(void)
 {
-    const char *path = getenv("COLIBRI_FUZZ_MODEL");
     clb_error err;
-    clb_gguf *g;
-    if (clb_gguf_open(path ? path : "examples/tiny-moe/tiny-moe-q4_k_m.gguf", NULL, NULL, &g, &err) ||
-        clb_vocab_load(g, &vocab, &err) || clb_token_tree_create(vocab, &tree, &err)) {
-        fprintf(stderr, "%s\n", err.msg);
-        exit(1);
-    }
-    clb_gguf_close(g);
+    vocab = example();
+    REQUIRE(!clb_token_tree_create(vocab, &tree, &err));
     mask = calloc(clb_vocab_size(vocab) / 64 + 1, sizeof *mask);
 }
 

@@ -1,20 +1,11 @@
 /* libFuzzer: any bytes as a GGUF or packed file. What opens must be consistent, and all of it must be readable.
  * Seeds: tests/fuzz/corpus/gguf. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "gguf/escape.h"
 #include "gguf/gguf.h"
 #include "gguf/packed.h"
-
-#define REQUIRE(cond)                                                                                                  \
-    do {                                                                                                               \
-        if (!(cond))                                                                                                   \
-            abort();                                                                                                   \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void touch(clb_str s)
 {

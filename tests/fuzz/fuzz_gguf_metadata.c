@@ -1,19 +1,10 @@
 /* libFuzzer: the input is a count and as many key records, put behind a valid head. Metadata that the reader accepts
  * must survive the writer: written and read again, it has the same keys and the same values.
  * Seeds: tests/fuzz/corpus/gguf_metadata. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "gguf/writer.h"
-
-#define REQUIRE(cond)                                                                                                  \
-    do {                                                                                                               \
-        if (!(cond))                                                                                                   \
-            abort();                                                                                                   \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool same_str(clb_str a, clb_str b)
 {

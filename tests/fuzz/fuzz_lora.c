@@ -2,33 +2,12 @@
  * has what it says it needs, and runs: two tokens in one pass, then one by one with more threads; nothing may crash,
  * and the logits must be the same bits. With strength 0, and afterwards without it, they are those of the model alone.
  * Seeds: tests/fuzz/corpus/lora (tests/oracles/make_lora_seeds.py). */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "gguf_mutator.h"
-#include "model/forward.h"
 #include "model/lora.h"
-#include "plan/memory.h"
-#include "plan/plan.h"
+#include "tiny_run.h"
 
-#define ROOM     (UINT64_C(64) << 20)
 #define MOST     (UINT64_C(32) << 20) /* of an adapter's data */
-#define N_CTX    64u
-#define MAX_ROWS 2u
 #define N_MODELS 3u
-
-#define REQUIRE(cond)                                                                                                  \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                                 \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed);
 
 struct machine {
     clb_pool *pool;
@@ -57,9 +36,7 @@ static void create_machine(const struct tiny *t, uint32_t threads, struct machin
 {
     clb_error err;
     REQUIRE(!clb_pool_create(threads, &m->pool, &err));
-    const clb_forward_options options = {
-        .model = t->model, .pool = m->pool, .kv_layout = t->in.kv, .max_rows = MAX_ROWS};
-    REQUIRE(!clb_forward_create(&options, &m->forward, &err));
+    REQUIRE(!tiny_forward(t->model, m->pool, &t->in, &m->forward, &err));
 }
 
 /* Logits of two tokens: [2][n_vocab]; free() them. */
@@ -67,21 +44,10 @@ static float *run(const struct tiny *t, const struct machine *m, bool one_by_one
 {
     clb_error err;
     clb_kv_seq *seq;
-    const uint32_t n_vocab = t->model->hp.n_vocab, step = one_by_one ? 1 : 2, tokens[2] = {n_vocab - 1, 0};
-    const clb_kv_seq_options options = {.strategy = clb_registry_kv_strategy(registry, "full", &err),
-                                        .host = clb_registry_host(registry),
-                                        .ctx = N_CTX};
+    const uint32_t n_vocab = t->model->hp.n_vocab;
     float *const logits = malloc(2 * (size_t)n_vocab * sizeof *logits);
-    REQUIRE(logits && !clb_kv_seq_create(t->cache, &options, &seq, &err));
-    for (uint32_t i = 0; i < 2; i += step) {
-        const clb_span span = {.kv = seq,
-                               .tokens = tokens + i,
-                               .n = step,
-                               .n_logits = step,
-                               .lora = set,
-                               .phase = one_by_one ? COLIBRI_PHASE_DECODE : COLIBRI_PHASE_PREFILL};
-        REQUIRE(!clb_forward_run(m->forward, &span, 1, logits + i * (size_t)n_vocab, &err));
-    }
+    REQUIRE(logits && !tiny_seq(registry, t->cache, &seq, &err));
+    REQUIRE(!tiny_run(m->forward, seq, n_vocab, one_by_one, set, logits, &err));
     clb_kv_seq_destroy(seq);
     return logits;
 }
@@ -94,33 +60,12 @@ static void open_model(struct tiny *t, const char *name)
     snprintf(path, sizeof path, "%s/%s", COLIBRI_FUZZ_CORPUS, name);
     REQUIRE(!clb_gguf_open(path, geometry, NULL, &t->g, &err));
     REQUIRE(!clb_model_bind(t->g, registry, NULL, &t->model, &err));
-    const clb_hparams *hp = &t->model->hp;
     clb_pool *pool;
     REQUIRE(!clb_pool_create(1, &pool, &err));
-    t->in = (clb_plan_input){.model = t->model,
-                             .kv = {.n_layers = hp->n_layers,
-                                    .n_heads = hp->n_heads,
-                                    .n_kv_heads = hp->n_kv_heads,
-                                    .k_dim = hp->k_dim,
-                                    .v_dim = hp->v_dim,
-                                    .k_type = COLIBRI_TYPE_F16,
-                                    .v_type = COLIBRI_TYPE_F16,
-                                    .page_tokens = 16},
-                             .kv_positions = N_CTX,
-                             .ctx = N_CTX,
-                             .kv_follows_ctx = true,
-                             .n_sequences = 1,
-                             .max_rows = MAX_ROWS,
-                             .n_workers = 1,
-                             .budget = clb_memory_resident() + ROOM};
+    t->in = tiny_input(t->model, 1, 0);
     REQUIRE(!clb_plan_make(&t->in, &plan, &err));
-    const clb_model_load_options load = {
-        .pool = pool,
-        .mode = CLB_STORE_READ,
-        .policy = t->model->n_moe_layers ? clb_registry_expert_policy(registry, "lru", &err) : NULL,
-        .class_slots = plan.class_slots,
-        .preload = t->model->n_moe_layers > 0};
-    REQUIRE(!clb_model_load(t->model, &load, &err));
+    REQUIRE(!t->model->n_moe_layers || plan.all_experts);
+    REQUIRE(!tiny_load(t->model, registry, &plan, pool, &err));
     REQUIRE(!clb_kv_cache_create(&t->in.kv, plan.kv_bytes, NULL, &t->cache, &err));
     clb_plan_free(&plan);
     create_machine(t, 1, &t->one);
@@ -142,8 +87,7 @@ static void once(void)
 
 static void check_same(const struct tiny *t, float *a, const float *b)
 {
-    for (size_t i = 0; i < 2 * (size_t)t->model->hp.n_vocab; i++)
-        REQUIRE(memcmp(&a[i], &b[i], sizeof a[i]) == 0 || (a[i] != a[i] && b[i] != b[i]));
+    tiny_same(a, b, t->model->hp.n_vocab);
     free(a);
 }
 
@@ -180,7 +124,7 @@ static void try_on(const struct tiny *t, const uint8_t *data, size_t size)
     if (!rc && ((rc = clb_lora_bind(lora, t->model, &err)) || (rc = clb_lora_read(lora, NULL, NULL, &err))))
         clb_lora_close(lora);
     if (rc) {
-        REQUIRE(rc == err.code && *err.msg && !strchr(err.msg, '\n'));
+        explained(rc, &err);
         return;
     }
     check_parts(t, lora);
@@ -199,9 +143,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 0; i < N_MODELS; i++)
         try_on(&models[i], data, size);
     return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed)
-{
-    return mutate_gguf(data, size, max_size, seed);
 }

@@ -3,43 +3,14 @@
  * again v     the rest is a GGUF file with a vocabulary: whatever loads must tokenize and print j     the rest is a
  * chat template for a fixed conversation COLIBRI_FUZZ_MODEL names the model of the first; without it examples/tiny-moe
  * below the current folder is taken. Seeds: tests/fuzz/corpus/tokenize. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "example_vocab.h"
 #include "text/chat_impl.h"
 #include "text/vocab.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                                                  \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                                 \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
 static const clb_message talk[] = {
     {"system", "be <kind>"}, {"user", "<|im_end|> \xC3\xA9\xFF"}, {"assistant", "a</think>b"}};
-
-static const clb_vocab *example(void)
-{
-    static clb_vocab *v;
-    const char *path = getenv("COLIBRI_FUZZ_MODEL");
-    clb_error err;
-    clb_gguf *g;
-    if (v)
-        return v;
-    if (clb_gguf_open(path ? path : "examples/tiny-moe/tiny-moe-q4_k_m.gguf", NULL, NULL, &g, &err) ||
-        clb_vocab_load(g, &v, &err)) {
-        fprintf(stderr, "%s\n", err.msg);
-        exit(1);
-    }
-    clb_gguf_close(g);
-    return v;
-}
 
 /* Ids in range; their bytes together. */
 static void spell(const clb_vocab *v, const clb_tokens *ids, clb_buf *out)

@@ -1,4 +1,5 @@
-/* For fuzzers whose input is a GGUF file: a mutator that knows where the fields of its header and the data lie. */
+/* For fuzzers whose input is a GGUF file: a mutator that knows where the fields of its header and the data lie. It is
+ * defined here: one file of a program includes it. */
 #ifndef TESTS_FUZZ_GGUF_MUTATOR_H
 #define TESTS_FUZZ_GGUF_MUTATOR_H
 
@@ -9,6 +10,7 @@
 #include "gguf/gguf.h"
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed);
 
 enum { MAX_SPOTS = 256 };
 
@@ -149,7 +151,7 @@ static uint64_t interesting(uint64_t old, uint64_t r)
     }
 }
 
-static size_t mutate_gguf(uint8_t *data, size_t size, size_t max_size, unsigned int seed)
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed)
 {
     static struct spots s;
     uint64_t state = seed;

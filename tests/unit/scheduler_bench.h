@@ -3,13 +3,7 @@
 #ifndef CLB_TESTS_SCHEDULER_BENCH_H
 #define CLB_TESTS_SCHEDULER_BENCH_H
 
-#include <string.h>
-
-#include "engine/scheduler.h"
-#include "support/engine.h"
-
-#define SMALL    TEST_DATA("arch/qwen3moe.gguf")
-#define TINY_MOE TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")
+#include "scheduler_requests.h"
 
 #define MOST_CHOICES 3u
 
@@ -85,54 +79,25 @@ static inline void finish(struct served *d, clb_request **r, uint32_t n)
 
 static inline clb_request_options plain(const uint32_t *ids, size_t n, uint32_t max_tokens, uint64_t seed, struct heard *h)
 {
-    return (clb_request_options){
-        .prompt = ids,
-        .n_prompt = n,
-        .n_choices = 1,
-        .sampling = {.temperature = 1.0, .top_p = 1.0, .repeat_penalty = 1.0, .seed = seed},
-        .max_tokens = max_tokens,
-        .special = true,
-        .ignore_eog = true,
-        .n_logprobs = -1,
-        .on_event = hear,
-        .ctx = h,
-    };
+    clb_request_options o = request_of(ids, n, max_tokens, seed);
+    o.ignore_eog = true;
+    o.on_event = hear;
+    o.ctx = h;
+    return o;
 }
 
 static inline clb_request *submit(struct served *d, const clb_request_options *o)
 {
-    clb_error err;
-    clb_request *r;
-    assert_ok(clb_scheduler_submit(d->s, o, &r, &err), &err);
-    return r;
-}
-
-static inline void random_ids(const clb_engine *e, uint32_t *ids, size_t n, uint64_t seed)
-{
-    test_rand rng = {seed};
-    for (size_t i = 0; i < n; i++)
-        ids[i] = test_rand_below(&rng, clb_vocab_size(e->vocab));
+    return submit_to(d->s, o);
 }
 
 /* Choice i is what a session alone generates. */
 static inline void check_lone(clb_engine *engine, const clb_request_options *o, const struct heard *h, uint32_t i)
 {
-    clb_error err;
-    clb_session *lone;
-    clb_generation g;
-    clb_generate_options options = {
-        .sampling = o->sampling, .max_tokens = o->max_tokens, .ignore_eog = o->ignore_eog, .special = o->special};
-    options.sampling.seed += i;
-    assert_ok(clb_session_create(engine, &lone, &err), &err);
-    assert_ok(clb_session_generate(lone, o->prompt, o->n_prompt, &options, &g, &err), &err);
     assert_int_equal(h->status, COLIBRI_OK);
     assert_true(h->choice[i].over);
-    assert_int_equal(h->choice[i].finish, g.finish);
-    assert_int_equal(h->choice[i].n_tokens, g.tokens.n);
-    assert_int_equal(h->choice[i].n, g.text.n);
-    assert_memory_equal(h->choice[i].text, g.text.n ? g.text.data : "", g.text.n);
-    clb_generation_free(&g);
-    clb_session_destroy(lone);
+    assert_int_equal(h->choice[i].n_tokens,
+                     check_lone_text(engine, o, i, h->choice[i].finish, h->choice[i].text, h->choice[i].n));
 }
 
 static inline void check_all(const char *model, const char *const *settings, const clb_request_options *o,

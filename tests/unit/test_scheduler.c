@@ -7,11 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "engine/scheduler.h"
-#include "support/engine.h"
-
-#define SMALL    TEST_DATA("arch/qwen3moe.gguf")
-#define TINY_MOE TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf")
+#include "scheduler_requests.h"
 
 #define MOST_CHOICES 4u
 
@@ -168,55 +164,14 @@ static void finish(struct served *d)
 
 static clb_request *submit(struct served *d, const clb_request_options *o)
 {
-    clb_error err;
-    clb_request *r;
-    assert_ok(clb_scheduler_submit(d->s, o, &r, &err), &err);
-    return r;
-}
-
-static clb_request_options plain(const uint32_t *ids, size_t n, uint32_t max_tokens, uint64_t seed)
-{
-    return (clb_request_options){
-        .prompt = ids,
-        .n_prompt = n,
-        .n_choices = 1,
-        .sampling = {.temperature = 1.0, .top_p = 1.0, .repeat_penalty = 1.0, .seed = seed},
-        .max_tokens = max_tokens,
-        .special = true,
-        .n_logprobs = -1,
-    };
-}
-
-static void random_ids(const clb_engine *e, uint32_t *ids, size_t n, uint64_t seed)
-{
-    test_rand rng = {seed};
-    for (size_t i = 0; i < n; i++)
-        ids[i] = test_rand_below(&rng, clb_vocab_size(e->vocab));
+    return submit_to(d->s, o);
 }
 
 /* Choice `i` of a request is what a session alone generates, on an engine of its own. */
 static void check_lone(clb_engine *engine, const clb_request_options *o, const struct heard *h, uint32_t i)
 {
-    clb_error err;
-    clb_session *lone;
-    clb_generation g;
-    clb_generate_options options = {.sampling = o->sampling,
-                                    .max_tokens = o->max_tokens,
-                                    .stops = o->stops,
-                                    .n_stops = o->n_stops,
-                                    .ignore_eog = o->ignore_eog,
-                                    .special = o->special};
-    options.sampling.seed += i;
-    assert_ok(clb_session_create(engine, &lone, &err), &err);
-    if (o->n_protected)
-        assert_ok(clb_session_protect(lone, o->n_protected, &err), &err);
-    assert_ok(clb_session_generate(lone, o->prompt, o->n_prompt, &options, &g, &err), &err);
     assert_int_equal(h->status, COLIBRI_OK);
-    assert_int_equal(h->choice[i].finish, g.finish);
-    assert_int_equal(h->choice[i].n, g.text.n);
-    assert_memory_equal(h->choice[i].text, g.text.n ? g.text.data : "", g.text.n);
-    clb_generation_free(&g);
-    clb_session_destroy(lone);
+    check_lone_text(engine, o, i, h->choice[i].finish, h->choice[i].text, h->choice[i].n);
 }
 
 /* Many at once, of all lengths, some with the same beginnings. */
@@ -237,7 +192,7 @@ static void compare_with_lone_runs(const char *model, const char *const *setting
         random_ids(d.e.engine, ids, n, seed + i);
         if (i % 3 == 0)
             memcpy(ids, common, (n - n / 4) * sizeof *ids);
-        options[i] = plain(ids, n, 1 + test_rand_below(&rng, 12), seed * 7 + i);
+        options[i] = request_of(ids, n, 1 + test_rand_below(&rng, 12), seed * 7 + i);
         options[i].n_choices = i % 5 == 4 && n_sequences > 1 ? 2 : 1;
         options[i].ignore_eog = i % 2;
         heard[i] = listen_to(&options[i]);
@@ -297,7 +252,7 @@ static void full_contexts_shift_or_end(void **state)
         clb_request *r[2];
         clb_request_options o[2];
         for (int i = 0; i < 2; i++) {
-            o[i] = plain(ids, 40u + 10u * (unsigned)i, 80, 5);
+            o[i] = request_of(ids, 40u + 10u * (unsigned)i, 80, 5);
             o[i].ignore_eog = true;
             o[i].n_protected = 3;
             h[i] = listen_to(&o[i]);
@@ -330,7 +285,7 @@ static void text_stops_at_strings(void **state)
     begin(&d, TINY_MOE, settings, 2, 4, 0);
     assert_ok(clb_tokenize(d.e.engine->vocab, "Once upon a time", 16, 0, &ids, &err), &err);
     static const char *const stops[] = {"e", "zzz"};
-    clb_request_options o = plain(ids.ids, ids.n, 60, 3);
+    clb_request_options o = request_of(ids.ids, ids.n, 60, 3);
     o.stops = stops;
     o.n_stops = 2;
     o.n_logprobs = 2;
@@ -367,7 +322,7 @@ static void grammars_bound_the_text(void **state)
     clb_request_options o[3];
     go(&d);
     for (int i = 0; i < 3; i++) {
-        o[i] = plain(ids.ids, ids.n, 80, 3 + (uint64_t)i);
+        o[i] = request_of(ids.ids, ids.n, 80, 3 + (uint64_t)i);
         o[i].special = false;
         o[i].grammar = i < 2 ? grammar : NULL;
         o[i].tree = tree;
@@ -406,7 +361,7 @@ static void scores_are_those_of_the_logits(void **state)
     uint32_t ids[90];
     begin(&d, SMALL, settings, 3, 8, 1000);
     random_ids(d.e.engine, ids, 90, 21);
-    clb_request_options o = plain(ids, 90, 4, 5), mate = plain(ids, 60, 20, 6);
+    clb_request_options o = request_of(ids, 90, 4, 5), mate = request_of(ids, 60, 20, 6);
     o.n_logprobs = 3;
     o.score_prompt = o.ignore_eog = true;
     struct heard *h = listen_to(&o), *m = listen_to(&mate);
@@ -456,7 +411,7 @@ static void embeddings_do_not_depend_on_mates(void **state)
         struct served d = {0};
         begin(&d, SMALL, settings, 3, 8, 1000);
         random_ids(d.e.engine, ids, 90, 33);
-        clb_request_options o = plain(ids, 70, 0, 5), mate = plain(ids, 90, 20, 6);
+        clb_request_options o = request_of(ids, 70, 0, 5), mate = request_of(ids, 90, 20, 6);
         o.embed = true;
         mate.ignore_eog = true;
         struct heard *h = listen_to(&o), *m = listen_to(&mate);
@@ -495,12 +450,12 @@ static void refusals_name_their_reason(void **state)
     clb_request *r = NULL, *first, *beside, *second;
     begin(&d, SMALL, settings, 2, 0, 0);
     random_ids(d.e.engine, ids, 80, 1);
-    clb_request_options o = plain(ids, 0, 4, 1);
+    clb_request_options o = request_of(ids, 0, 4, 1);
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_USAGE);
-    o = plain(ids, 65, 4, 1);
+    o = request_of(ids, 65, 4, 1);
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_LIMIT);
     assert_non_null(strstr(err.msg, "65 tokens, the context holds 64"));
-    o = plain(ids, 5, 4, 1);
+    o = request_of(ids, 5, 4, 1);
     o.n_choices = 3;
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_USAGE);
     o.n_choices = 1;
@@ -508,7 +463,7 @@ static void refusals_name_their_reason(void **state)
     assert_int_equal(clb_scheduler_submit(d.s, &o, &r, &err), COLIBRI_E_USAGE);
     o.n_logprobs = -1;
     const uint32_t outside = UINT32_MAX;
-    clb_request_options bad = plain(&outside, 1, 1, 1);
+    clb_request_options bad = request_of(&outside, 1, 1, 1);
     assert_int_equal(clb_scheduler_submit(d.s, &bad, &r, &err), COLIBRI_E_USAGE);
     struct heard *h = listen_to(&o);
     first = submit(&d, &o);
@@ -553,7 +508,7 @@ static void cancels_end_their_own_request_only(void **state)
     struct heard *h[4];
     clb_request *r[4];
     for (int i = 0; i < 4; i++) {
-        o[i] = plain(ids + i, i == 1 ? 2000 - 4 : 20, i == 0 ? 100000 : 30, 4 + (uint64_t)i);
+        o[i] = request_of(ids + i, i == 1 ? 2000 - 4 : 20, i == 0 ? 100000 : 30, 4 + (uint64_t)i);
         o[i].ignore_eog = true;
         h[i] = listen_to(&o[i]);
     }
@@ -590,7 +545,7 @@ static void late_requests_end(void **state)
     uint32_t ids[20];
     begin(&d, SMALL, settings, 1, 8, 0);
     random_ids(d.e.engine, ids, 20, 8);
-    clb_request_options running = plain(ids, 20, 0, 1), waiting = plain(ids, 20, 5, 1);
+    clb_request_options running = request_of(ids, 20, 0, 1), waiting = request_of(ids, 20, 5, 1);
     running.ignore_eog = waiting.ignore_eog = true;
     running.timeout_ns = 300000000;
     waiting.timeout_ns = 100000000;
@@ -642,7 +597,7 @@ static void no_queue_is_no_refusal(void **state)
         struct heard *h[3];
         clb_request *r[3];
         for (int i = 0; i < 3; i++) {
-            o[i] = plain(ids, 8, 150, 1);
+            o[i] = request_of(ids, 8, 150, 1);
             o[i].ignore_eog = true;
             h[i] = listen_to(&o[i]);
             if (i < 2)
@@ -677,10 +632,10 @@ static void newcomers_are_not_late(void **state)
     uint32_t ids[5];
     begin(&d, SMALL, settings, 1, 8, 0);
     random_ids(d.e.engine, ids, 5, 8);
-    struct follow_up f = {.s = d.s, .o = plain(ids, 5, 2, 1)};
+    struct follow_up f = {.s = d.s, .o = request_of(ids, 5, 2, 1)};
     f.o.timeout_ns = UINT64_C(3600000000000);
     struct heard *h = listen_to(&f.o);
-    clb_request_options first = plain(ids, 5, 2, 1);
+    clb_request_options first = request_of(ids, 5, 2, 1);
     first.on_event = submit_another;
     first.ctx = &f;
     clb_request *r = submit(&d, &first);
@@ -705,7 +660,7 @@ static void stop_ends_everything(void **state)
     struct heard *h[3];
     clb_request *r[3];
     for (int i = 0; i < 3; i++) {
-        o[i] = plain(ids, 20, 0, 1);
+        o[i] = request_of(ids, 20, 0, 1);
         h[i] = listen_to(&o[i]);
         o[i].stops = NULL;
         o[i].ignore_eog = true;

@@ -163,7 +163,7 @@ static int planned(void *ctx, const clb_plan *plan, clb_error *err)
     struct fit *const f = ctx;
     f->side->plan = *plan;
     f->side->plan.class_slots = NULL;
-    f->side->resident = clb_memory_resident();
+    f->side->resident = plan->resident;
     f->side->known = true;
     if (!f->beside || f->c->together_asked)
         return COLIBRI_OK;

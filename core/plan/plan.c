@@ -106,6 +106,7 @@ static void fixed_parts(const clb_plan_input *in, uint64_t resident, clb_plan *p
 {
     const clb_model *model = in->model;
     const clb_model_sizes sizes = clb_model_get_sizes(model);
+    p->resident = resident;
     p->base_bytes = clb_plan_base(resident);
     p->embedding_bytes = sizes.embedding_bytes;
     p->dense_bytes = sizes.dense_bytes;

@@ -47,6 +47,7 @@ typedef struct clb_plan {
     enum clb_memory_limit limited_by; /* what made the budget smaller than asked for; MACHINE (0): nothing did */
     uint64_t
         available; /* what the machine has free, this process counted as free; more than that in use means swapping */
+    uint64_t resident; /* of this process when the plan was made, or what the input said */
     uint64_t base_bytes;      /* the process before loading: code, vocabulary, file header */
     uint64_t embedding_bytes; /* token_embd, output; without what is mapped */
     uint64_t dense_bytes;     /* matrices and vectors that stay, embeddings apart; without what is mapped */

@@ -6,36 +6,24 @@
 
 #include "base/clock.h"
 #include "grammar/internal.h"
-#include "support.h"
+#include "support/grammar.h"
 #include "support/vocab_image.h"
 #include "text/utf8.h"
 
-static clb_vocab *vocab;
-static clb_token_tree *tree;
 static uint64_t *mask;
 
-static int load(void **state)
+static int load_with_mask(void **state)
 {
-    (void)state;
-    clb_error err;
-    clb_gguf *g;
-    if (clb_gguf_open(TEST_EXAMPLE("tiny-moe/tiny-moe-q4_k_m.gguf"), NULL, NULL, &g, &err) ||
-        clb_vocab_load(g, &vocab, &err) || clb_token_tree_create(vocab, &tree, &err)) {
-        print_error("%s\n", err.msg);
+    if (load(state))
         return -1;
-    }
-    clb_gguf_close(g);
     mask = calloc(clb_vocab_size(vocab) / 64 + 1, sizeof *mask);
     return mask ? 0 : -1;
 }
 
-static int unload(void **state)
+static int unload_with_mask(void **state)
 {
-    (void)state;
     free(mask);
-    clb_token_tree_destroy(tree);
-    clb_vocab_free(vocab);
-    return 0;
+    return unload(state);
 }
 
 static clb_grammar *parse(const char *gbnf)
@@ -462,5 +450,5 @@ int main(void)
         cmocka_unit_test(forgetting_changes_nothing),
         cmocka_unit_test(matchers_share_a_grammar_and_leave_each_other_alone),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, load_with_mask, unload_with_mask);
 }

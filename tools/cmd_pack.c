@@ -10,7 +10,7 @@
 #include "command.h"
 #include "config/value.h"
 #include "cpu/topology.h"
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/pack.h"
 #include "paths.h"
 #include "plugin/open.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "command.h"
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "json_out.h"
 #include "text/chat.h"
 #include "text/vocab.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 
 static json_t *text_json(clb_str s, bool *cut, bool full)
 {

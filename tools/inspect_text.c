@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 
 static void put_escaped(clb_str s, size_t max)
 {

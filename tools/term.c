@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "gguf/escape.h"
+#include "base/escape.h"
 
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,53 +1,52 @@
 #include "base/error.h"
 
+#include "base/escape.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static void store(clb_error *err, int code, const char *fmt, va_list args)
-{
-    if (err) {
-        err->code = code;
-        vsnprintf(err->msg, sizeof err->msg, fmt, args);
-    }
-}
-
+/* Messages quote names from files, requests and plugins: what is stored is one line of printable UTF-8. */
 void clb_error_set(clb_error *err, int code, const char *fmt, ...)
 {
+    char raw[sizeof err->msg];
+    if (!err)
+        return;
     va_list args;
     va_start(args, fmt);
-    store(err, code, fmt, args);
+    vsnprintf(raw, sizeof raw, fmt, args);
     va_end(args);
+    err->code = code;
+    clb_escape_message(raw, err->msg, sizeof err->msg);
 }
 
 void clb_error_set_errno(clb_error *err, int code, int errnum, const char *fmt, ...)
 {
+    char raw[sizeof err->msg], buf[128];
+    if (!err)
+        return;
     va_list args;
     va_start(args, fmt);
-    store(err, code, fmt, args);
+    vsnprintf(raw, sizeof raw, fmt, args);
     va_end(args);
-    if (err) {
-        char buf[128];
-        const char *text = strerror_r(errnum, buf, sizeof buf); /* GNU variant: returns the text */
-        const size_t n = strlen(err->msg);
-        snprintf(err->msg + n, sizeof err->msg - n, ": %s", text);
-    }
+    const size_t n = strlen(raw);
+    snprintf(raw + n, sizeof raw - n, ": %s", strerror_r(errnum, buf, sizeof buf)); /* GNU variant: returns the text */
+    err->code = code;
+    clb_escape_message(raw, err->msg, sizeof err->msg);
 }
 
 int clb_context(clb_error *err, const char *fmt, ...)
 {
+    char raw[2 * sizeof err->msg];
     if (!err)
         return COLIBRI_E_INTERNAL;
-    char head[sizeof err->msg - 8];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(head, sizeof head, fmt, args);
+    vsnprintf(raw, sizeof err->msg - 8, fmt, args);
     va_end(args);
-    const size_t n = strlen(head);
-    memmove(err->msg + n + 2, err->msg, sizeof err->msg - n - 2);
-    memcpy(err->msg, head, n);
-    memcpy(err->msg + n, ": ", 2);
-    err->msg[sizeof err->msg - 1] = '\0';
+    const size_t n = strlen(raw);
+    snprintf(raw + n, sizeof raw - n, ": %s", err->msg);
+    clb_escape_message(raw, err->msg, sizeof err->msg);
     return err->code;
 }
 

@@ -3,7 +3,8 @@
  * Idiom: a function that can fail returns an int status (COLIBRI_OK or COLIBRI_E_*) and takes `clb_error *err`
  * last. Where the failure is found, `return clb_fail(err, COLIBRI_E_..., "what, where, what to do")`; every
  * caller passes it on with CLB_TRY, or with CLB_GO where something must be released first. A caller may add
- * context in front with clb_context. Messages are one line, no final period, no newline. */
+ * context in front with clb_context. Messages are one line, no final period, no newline; control characters and bytes
+ * that are no UTF-8, which may come with a quoted name, are stored as \n, \xNN. */
 #ifndef CLB_BASE_ERROR_H
 #define CLB_BASE_ERROR_H
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/internal.h"
 
 uint32_t clb_gguf_version(const clb_gguf *g)

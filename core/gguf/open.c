@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/internal.h"
 
 #define NUMBERS_LEN 15 /* "-00001-of-00005" */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/pack_internal.h"
 
 #define MAX_EXPERTS 65536u

@@ -7,7 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/pack_internal.h"
 
 /* Blocks are taken in parcels of about this size, and read in pieces of at most it. */

@@ -9,7 +9,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/internal.h"
 
 #define MARK_BLOCKS 3u /* blocks per row of the marked group: a layout that mixes blocks of a row shows */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/internal.h"
 
 #define SHOWN 100

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/internal.h"
 #include "gguf/packed.h"
 #include "gguf/writer_internal.h"

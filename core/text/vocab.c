@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "text/utf8.h"
 #include "text/vocab_impl.h"
 

@@ -123,7 +123,7 @@ chmod o+w "$user"
 refuse 2 "$user can be written by every user" "$c" config
 rm "$user"
 # Hostile bytes of the command line stay on one line and away from the terminal.
-refuse 2 "unknown flag '--a? b'" "$c" config "--a"$'\033'$'\n'"b"
+refuse 2 "unknown flag '--a\\x1b\\nb'" "$c" config "--a"$'\033'$'\n'"b"
 
 # Every file of the examples is right.
 for ini in "$SOURCE_DIR"/examples/ini/*.ini "$SOURCE_DIR"/examples/ini/serve/*.ini; do

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "gguf/escape.h"
+#include "base/escape.h"
 #include "gguf/gguf.h"
 #include "gguf/packed.h"
 

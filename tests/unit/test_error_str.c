@@ -76,6 +76,28 @@ static void long_messages_are_cut(void **state)
     assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
 }
 
+/* Names from files and requests may hold anything. */
+static void messages_are_one_printable_line(void **state)
+{
+    (void)state;
+    clb_error err;
+    clb_fail(&err, COLIBRI_E_FORMAT, "tensor %s of %s", "a\nb\x1b[2J\xff\xe2\x80\xae", "C:\\x \xc3\xa4");
+    assert_string_equal(err.msg, "tensor a\\nb\\x1b[2J\\xff\\u202e of C:\\x \xc3\xa4");
+    clb_context(&err, "%s", "line 1\r\nline 2");
+    assert_string_equal(err.msg, "line 1\\r\\nline 2: tensor a\\nb\\x1b[2J\\xff\\u202e of C:\\x \xc3\xa4");
+    clb_fail_errno(&err, COLIBRI_E_IO, ENOENT, "%.*s", 3, "\n\xc3\xa4"); /* what was cut inside a character */
+    assert_string_equal(err.msg, "\\n\xc3\xa4: No such file or directory");
+    clb_fail_errno(&err, COLIBRI_E_IO, ENOENT, "%.*s", 2, "\n\xc3\xa4");
+    assert_string_equal(err.msg, "\\n\\xc3: No such file or directory");
+    char big[1000];
+    memset(big, '\n', sizeof big - 1); /* twice as long when it is stored */
+    big[sizeof big - 1] = '\0';
+    clb_fail(&err, COLIBRI_E_IO, "x%s", big);
+    assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
+    clb_fail(&err, COLIBRI_E_IO, "%s", big);
+    assert_int_equal(strlen(err.msg), sizeof err.msg - 2); /* not half of an escape */
+}
+
 static void context_goes_in_front(void **state)
 {
     (void)state;
@@ -192,10 +214,22 @@ static void edit_distances(void **state)
         const char *a, *b;
         size_t want;
     } cases[] = {
-        {"", "", 0},           {"", "abc", 3},           {"abc", "", 3},          {"abc", "abc", 0},
-        {"abc", "ABC", 0},     {"kitten", "sitting", 3}, {"lru", "lfu", 1},       {"ab", "ba", 1},
-        {"abcd", "abdc", 1},   {"abcd", "acbd", 1},      {"abcd", "badc", 2},     {"ca", "abc", 3},
-        {"threads", "thread", 1}, {"max-memory", "maxmemory", 1}, {"flaw", "lawn", 2}, {"a", "b", 1},
+        {"", "", 0},
+        {"", "abc", 3},
+        {"abc", "", 3},
+        {"abc", "abc", 0},
+        {"abc", "ABC", 0},
+        {"kitten", "sitting", 3},
+        {"lru", "lfu", 1},
+        {"ab", "ba", 1},
+        {"abcd", "abdc", 1},
+        {"abcd", "acbd", 1},
+        {"abcd", "badc", 2},
+        {"ca", "abc", 3},
+        {"threads", "thread", 1},
+        {"max-memory", "maxmemory", 1},
+        {"flaw", "lawn", 2},
+        {"a", "b", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(clb_edit_distance(cases[i].a, cases[i].b), cases[i].want);
@@ -253,10 +287,15 @@ static void sizes_for_people(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(value_equals_code),   cmocka_unit_test(long_messages_are_cut),
-        cmocka_unit_test(context_goes_in_front), cmocka_unit_test(context_is_cut),
-        cmocka_unit_test(statuses_have_names), cmocka_unit_test(buffers_grow),
-        cmocka_unit_test(edit_distances),      cmocka_unit_test(nearest_names),
+        cmocka_unit_test(value_equals_code),
+        cmocka_unit_test(long_messages_are_cut),
+        cmocka_unit_test(messages_are_one_printable_line),
+        cmocka_unit_test(context_goes_in_front),
+        cmocka_unit_test(context_is_cut),
+        cmocka_unit_test(statuses_have_names),
+        cmocka_unit_test(buffers_grow),
+        cmocka_unit_test(edit_distances),
+        cmocka_unit_test(nearest_names),
         cmocka_unit_test(sizes_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf/escape.h"
+#include "base/escape.h"
 
 static clb_str str(const char *s)
 {

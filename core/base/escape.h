@@ -1,6 +1,6 @@
 /* Text from a file, made safe for a terminal and for one-line messages. [any-thread] */
-#ifndef CLB_GGUF_ESCAPE_H
-#define CLB_GGUF_ESCAPE_H
+#ifndef CLB_BASE_ESCAPE_H
+#define CLB_BASE_ESCAPE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +17,10 @@ size_t clb_escape_step(const char *p, size_t n, char out[CLB_ESCAPE_MAX], size_t
 
 /* Escapes s into out[cap] (cap >= 4), NUL-terminated, cut with "..." if it does not fit. Returns out. */
 char *clb_escape(clb_str s, char *out, size_t cap);
+
+/* For a message that quotes foreign text: like clb_escape, except that backslashes stay as they are and that what does
+ * not fit is cut at the end of a character, without dots. */
+char *clb_escape_message(const char *text, char *out, size_t cap);
 
 bool clb_is_utf8(clb_str s);
 

@@ -1,4 +1,4 @@
-#include "gguf/escape.h"
+#include "base/escape.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -75,6 +75,26 @@ char *clb_escape(clb_str s, char *out, size_t cap)
         used += n;
         if (used + 4 <= cap)
             keep = used;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+char *clb_escape_message(const char *text, char *out, size_t cap)
+{
+    const size_t n = strlen(text);
+    size_t used = 0;
+    for (size_t i = 0; i < n;) {
+        char piece[CLB_ESCAPE_MAX];
+        size_t n_piece = 0;
+        const size_t len = clb_escape_step(text + i, n - i, piece, &n_piece, NULL);
+        if (text[i] == '\\')
+            n_piece = 1;
+        if (used + n_piece + 1 > cap)
+            break;
+        memcpy(out + used, piece, n_piece);
+        used += n_piece;
+        i += len;
     }
     out[used] = '\0';
     return out;

@@ -65,7 +65,7 @@ static int on_piece(void *ctx, const clb_piece *p, clb_error *err)
 static json_t *tools;
 
 static void parse(const char *format, const char *opened, const char *text, size_t n, size_t cut, size_t step,
-                  bool with_tools, sink *s)
+                  bool with_tools, bool cut_off, sink *s)
 {
     clb_error err = {0};
     clb_reply_parser *p;
@@ -85,24 +85,57 @@ static void parse(const char *format, const char *opened, const char *text, size
         assert_ok(clb_reply_parser_feed(p, text, cut, &err), &err);
         assert_ok(clb_reply_parser_feed(p, text + cut, n - cut, &err), &err);
     }
+    if (cut_off)
+        clb_reply_parser_cut(p);
     assert_ok(clb_reply_parser_finish(p, &err), &err);
     assert_int_equal(clb_reply_parser_calls(p), s->n);
     assert_false(s->open);
     clb_reply_parser_free(p);
 }
 
-/* The whole, and cut at every byte, and byte by byte. */
-static void expect(const char *format, const char *opened, const char *text, const char *want)
+/* The whole, and cut at every byte, and byte by byte; ended by the model, or by its length. */
+static void expect_end(const char *format, const char *opened, const char *text, bool cut_off, const char *want)
 {
     const size_t n = strlen(text);
     for (size_t cut = 0; cut <= n + 1; cut++) {
         sink s;
-        parse(format, opened, text, n, cut <= n ? cut : 0, cut > n, true, &s);
+        parse(format, opened, text, n, cut <= n ? cut : 0, cut > n, true, cut_off, &s);
         if (strcmp(s.log.data ? s.log.data : "", want) != 0)
             fail_msg("%s, cut at %zu of %zu:\n%s\ngives\n%s\n---- instead of\n%s", format, cut, n, text,
                      s.log.data ? s.log.data : "", want);
         clb_buf_free(&s.log);
     }
+}
+
+/* What is shown of a reply that is cut by its length anywhere is a beginning of what is shown of the whole. */
+static void expect_beginnings(const char *format, const char *opened, const char *text, const char *want)
+{
+    for (size_t n = 0; n < strlen(text); n++) {
+        sink s;
+        parse(format, opened, text, n, 0, 1, true, true, &s);
+        size_t k = s.log.n;
+        if (k && s.last == CLB_PIECE_CALL_END)
+            k--;
+        while (k && strchr(" \n(", s.log.data[k - 1]))
+            k--;
+        if (k >= 3 && memcmp(s.log.data + k - 3, "\nC:", 3) == 0) /* white space that a call may yet follow */
+            k -= 3;
+        if (k && memcmp(s.log.data, want, k < strlen(want) ? k : strlen(want) + 1) != 0)
+            fail_msg("%s, cut off after %zu:\n%s\nshows\n%s\n---- which does not begin\n%s", format, n, text,
+                     s.log.data, want);
+        clb_buf_free(&s.log);
+    }
+}
+
+static void expect(const char *format, const char *opened, const char *text, const char *want)
+{
+    expect_end(format, opened, text, false, want);
+    expect_beginnings(format, opened, text, want);
+}
+
+static void expect_cut(const char *format, const char *opened, const char *text, const char *want)
+{
+    expect_end(format, opened, text, true, want);
 }
 
 #define CALL "\nget_weather({\"city\": \"Z\xC3\xBCrich\", \"days\": 2})"
@@ -260,7 +293,7 @@ static void named(void **state)
     sink s;
     static const char kimi[] = "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:3<|tool_call_argument_"
                                "begin|>{}<|tool_call_end|>";
-    parse("kimi-k2", "", kimi, sizeof kimi - 1, 0, 0, true, &s);
+    parse("kimi-k2", "", kimi, sizeof kimi - 1, 0, 0, true, false, &s);
     assert_string_equal(s.ids[0], "functions.ping:3");
     clb_buf_free(&s.log);
 }
@@ -362,6 +395,79 @@ static void harmony(void **state)
     expect("gpt-oss", "<|channel|>commentary to=functions.", "ping <|constrain|>json<|message|>{}", "\nping({})");
 }
 
+/* Replies that were cut by their length: half a call is not shown, and what was understood is not lost. */
+static void cut_by_length(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *format, *opened, *text, *want;
+    } c[] = {
+        {"hermes", "", "I look.\n\n<tool_call>{\"na", "\nC:I look."},
+        {"hermes", "", "I look.\n\n<tool_call>", "\nC:I look."},
+        {"hermes", "", "I look.<tool_ca", "\nC:I look."},
+        {"hermes", "", "<tool_call>\n{\"name\": \"pi", ""},
+        {"hermes", "<tool_call>\n", "{\"name\": \"pi", ""},
+        {"hermes", "", "<tool_call>{\"name\": \"ping\", \"argu", "\nping)"},
+        {"hermes", "", "<tool_call>{\"name\": \"ping\", \"arguments\": {\"a\": \"<", "\nping({\"a\": \"<)"},
+        {"hermes", "", "<tool_call>{\"name\": \"ping\", \"arguments\": \"{\\\"a\\", "\nping({\"a)"},
+        {"hermes", "", "<tool_call>{\"name\": \"ping\", \"arguments\": {}}</tool_c", "\nping({})"},
+        {"hermes", "", "<tool_call>{\"name\": \"ping\"}</tool_call> a <t", "\nping({})\nC: a"},
+        {"hermes", "", "<tool_call>{\"name\": \"ping\"}\n{\"na", "\nping({})"},
+        {"hermes", "", "<tool_call> not a", "\nC:<tool_call> not a"}, /* it was none before the cut */
+        {"hermes", "", "Hi <b", "\nC:Hi <b"},
+        {"hermes", "", "Hi ", "\nC:Hi "},
+        {"hermes", "", " <thi", "\nC: "},
+        {"hermes", "<think>", "hm</thi", "\nR:hm"},
+        {"hermes", "<think>", "hm <b", "\nR:hm <b"},
+        {"qwen3-coder", "", "Hi\n<tool_call>\n<function=get_wea", "\nC:Hi"},
+        {"qwen3-coder", "", "Hi\n<func", "\nC:Hi\n"},
+        {"qwen3-coder", "", "<tool_call>\n<function=get_weather>\n<par", "\nget_weather)"},
+        {"qwen3-coder", "", "<tool_call>\n<function=get_weather>\n<parameter=ci", "\nget_weather)"},
+        {"qwen3-coder", "", "<tool_call>\n<function=get_weather>\n<parameter=city>\nBern\n</para",
+         "\nget_weather({\"city\": \"Bern)"},
+        {"qwen3-coder", "", "<tool_call>\n<function=get_weather>\n<parameter=days>\n2\n</para",
+         "\nget_weather({\"days\": )"},
+        {"qwen3-coder", "", "<tool_call>\n<function=ping>\n</function>\n</tool", "\nping({})"},
+        {"glm", "", "<tool_call>get_wea", ""},
+        {"glm", "", "<tool_call>get_weather\n<arg_key>city</arg", "\nget_weather)"},
+        {"glm", "", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_val", "\nget_weather({\"city\": \")"},
+        {"minimax", "", "<minimax:tool_call>\n<invoke name=\"get", ""},
+        {"deepseek-v3.2", "", "Hi" DSML "function_ca", "\nC:Hi"},
+        {"deepseek-v3.1", "", "Hi" DS("calls" LOW "begin") DS("call" LOW "begin") "get_wea", "\nC:Hi"},
+        {"deepseek-v3.1", "", DS("calls" LOW "begin") DS("call" LOW "begin") "ping" DS("sep") "{}<", "\nping({})"},
+        {"kimi-k2", "", "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_arg", ""},
+        {"mistral", "", "Text[TOOL_CALLS]get_wea", "\nC:Text"},
+        {"mistral-v3", "", "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}, {\"na", "\nping({})"},
+        {"functionary-v3.2", ">>>", "all\nHello\n>>>get_wea", "\nC:Hello"},
+        {"functionary-v3.2", ">>>", "all\nPython says >>> print(1) and then ",
+         "\nC:Python says >>> print(1) and then "},
+        {"functionary-v3.1", "", "<function=get_weather", ""},
+        {"hunyuan", "", "<tool_calls>\n<tool_call>ping\n```js", ""},
+        {"granite", "", "<|tool_call|>[{\"name\": \"pi", ""},
+        {"apertus", "", "Hi<|tools_prefix|>[{\"get_wea", "\nC:Hi"},
+        {"command-r", "", "Action: ```json\n[\n    {\n        \"tool_na", ""},
+        {"command-r7b", "", "<|START_RESPONSE|>Hello<|END_RES", "\nC:Hello"},
+        {"llama3", "", "{\"name\": \"get_wea", ""},
+        {"llama3", "", "{\"na", ""},
+        {"llama3", "", "{\"name\": \"Anna", "\nC:{\"name\": \"Anna"},
+        {"llama3", "", "{\"city\": \"Be", "\nC:{\"city\": \"Be"},
+        {"llama3", "", "<|python_tag|>{\"name\": \"get_wea", ""},
+        {"lfm2", "", "Hi<|tool_call_start|>[get_wea", "\nC:Hi"},
+        {"lfm2", "", "<|tool_call_start|>[get_weather(ci", "\nget_weather)"},
+        {"gemma4", "", "<|tool_call>call:get_wea", ""},
+        {"gemma4", "", "<|tool_call>call:get_weather{city:<|\"|>Zu<|\"", "\nget_weather({\"city\": \"Zu)"},
+        {"gpt-oss", "", "<|channel|>analysis<|message|>hm<|end|><|start|>assi", "\nR:hm"},
+        {"gpt-oss", "", "<|channel|>commentary to=functions.get_wea", ""},
+        {"gpt-oss", "", "<|channel|>final<|message|>Hello <|en", "\nC:Hello "},
+        {"gpt-oss", "", "Hello", "\nC:Hello"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++)
+        expect_cut(c[i].format, c[i].opened, c[i].text, c[i].want);
+    expect("hermes", "", "<tool_call>{\"name\": \"ping\", \"arguments\": \"{\\\"a\\", "\nping({\"a)");
+    expect("qwen3-coder", "", "<tool_call>\n<function=get_weather>\n<parameter=ci", "\nget_weather)");
+    expect("lfm2", "", "<|tool_call_start|>[get_weather(ci", "\nget_weather)");
+}
+
 /* Without tools every byte is text. */
 static void no_tools(void **state)
 {
@@ -374,7 +480,7 @@ static void no_tools(void **state)
             sink s;
             char want[128];
             snprintf(want, sizeof want, "%s%s", *texts[i] ? "\nC:" : "", texts[i]);
-            parse(formats[k], "", texts[i], strlen(texts[i]), 0, 1, false, &s);
+            parse(formats[k], "", texts[i], strlen(texts[i]), 0, 1, false, false, &s);
             assert_string_equal(s.log.data ? s.log.data : "", want);
             clb_buf_free(&s.log);
         }
@@ -386,13 +492,13 @@ static void ids(void **state)
     static const char two[] = "<tool_call>{\"name\": \"ping\"}</tool_call><tool_call>{\"name\": \"ping\"}</tool_call>";
     static const char mistral[] = "[TOOL_CALLS]ping[ARGS]{}[TOOL_CALLS]ping[CALL_ID]abcdefghi[ARGS]{}";
     sink s;
-    parse("hermes", "", two, sizeof two - 1, 0, 0, true, &s);
+    parse("hermes", "", two, sizeof two - 1, 0, 0, true, false, &s);
     assert_int_equal(s.n, 2);
     assert_memory_equal(s.ids[0], "call_", 5);
     assert_int_equal(strlen(s.ids[0]), 29);
     assert_string_not_equal(s.ids[0], s.ids[1]);
     clb_buf_free(&s.log);
-    parse("mistral", "", mistral, sizeof mistral - 1, 0, 0, true, &s);
+    parse("mistral", "", mistral, sizeof mistral - 1, 0, 0, true, false, &s);
     assert_int_equal(strlen(s.ids[0]), 9);
     assert_string_equal(s.ids[1], "abcdefghi");
     clb_buf_free(&s.log);
@@ -466,8 +572,8 @@ static void noise(void **state)
         }
         const char *format = formats[test_rand_below(&rng, sizeof formats / sizeof *formats)];
         sink whole, cut;
-        parse(format, "", text.data, text.n, 0, 0, true, &whole);
-        parse(format, "", text.data, text.n, 0, 1 + test_rand_below(&rng, 5), true, &cut);
+        parse(format, "", text.data, text.n, 0, 0, true, false, &whole);
+        parse(format, "", text.data, text.n, 0, 1 + test_rand_below(&rng, 5), true, false, &cut);
         if (strcmp(whole.log.data ? whole.log.data : "", cut.log.data ? cut.log.data : "") != 0)
             fail_msg("%s: %s\ngives%s\n---- and in pieces%s", format, text.data, whole.log.data, cut.log.data);
         clb_buf_free(&whole.log);
@@ -493,9 +599,9 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes), cmocka_unit_test(xml),    cmocka_unit_test(named),   cmocka_unit_test(lists),
-        cmocka_unit_test(bare),   cmocka_unit_test(python), cmocka_unit_test(harmony), cmocka_unit_test(no_tools),
-        cmocka_unit_test(ids),    cmocka_unit_test(noise),
+        cmocka_unit_test(hermes), cmocka_unit_test(xml),    cmocka_unit_test(named),         cmocka_unit_test(lists),
+        cmocka_unit_test(bare),   cmocka_unit_test(python), cmocka_unit_test(harmony),       cmocka_unit_test(no_tools),
+        cmocka_unit_test(ids),    cmocka_unit_test(noise),  cmocka_unit_test(cut_by_length),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

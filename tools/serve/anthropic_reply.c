@@ -322,6 +322,8 @@ static int choice_end(clb_completion *c, clb_choice *ch, clb_json_buf *out, clb_
 {
     state *s;
     CLB_TRY(state_of(c, ch, out, &s, err));
+    if (ch->finish != CLB_FINISH_STOP)
+        clb_reply_parser_cut(s->parser);
     CLB_TRY(clb_reply_parser_finish(s->parser, err));
     close_block(s);
     return s->content.failed || s->block.failed ? CLB_NOMEM(err, "the reply") : COLIBRI_OK;

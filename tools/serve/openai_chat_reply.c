@@ -244,6 +244,8 @@ static int choice_end(clb_completion *c, clb_choice *ch, clb_json_buf *out, clb_
     CLB_TRY(choice_state(c, ch, &s, err));
     open_choice(c, ch, out);
     s->out = out;
+    if (s->parser && ch->finish != CLB_FINISH_STOP)
+        clb_reply_parser_cut(s->parser);
     if (s->parser)
         CLB_TRY(clb_reply_parser_finish(s->parser, err));
     close_call(s);

@@ -441,6 +441,8 @@ static int choice_end(clb_completion *c, clb_choice *ch, clb_json_buf *out, clb_
     state *const s = state_of(c, out);
     CLB_TRY(parser_of(s, err));
     s->cut = ch->finish != CLB_FINISH_STOP;
+    if (s->cut)
+        clb_reply_parser_cut(s->parser);
     CLB_TRY(clb_reply_parser_finish(s->parser, err));
     if (!s->n_items && s->open == ITEM_NONE) /* clients look for a text */
         open_item(s, ITEM_MESSAGE, &nothing);

@@ -63,6 +63,7 @@ struct clb_reply_parser {
     clb_buf buf;
     size_t at;
     bool final;
+    bool cut; /* by the length: the end is not the model's */
     enum clb_parser_mode mode;
     const clb_tool_format *f; /* of the call at hand: a model may write another one than its own */
     bool begun;               /* something of the answer was given out */
@@ -113,6 +114,13 @@ const char *clb_thought_open(const char *text, size_t n);
 const char *clb_thought_close(const char *open);
 bool clb_thought_mark(clb_str token);
 bool clb_thought_part(clb_str token); /* or a part of one */
+bool clb_begins_thought(clb_str text); /* the text is the begin of an opening mark, not yet all of it */
+/* The reply is read as channels. */
+bool clb_harmony(const clb_reply_parser *p);
+/* Leaves out what a cut text ends with and is nothing yet (tool_cut.c). */
+void clb_forget_cut(clb_reply_parser *p);
+/* What turned out to be no call is one that was cut. */
+bool clb_is_cut_call(const clb_reply_parser *p);
 
 /* Readers: one step each. BAD before a call has begun makes the mark text. */
 int clb_read_json(clb_reply_parser *p, enum clb_read *out, clb_error *err);

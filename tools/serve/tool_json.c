@@ -98,16 +98,31 @@ static enum clb_read read_header(const clb_reply_parser *p, const char *s, size_
     }
 }
 
-/* Arguments that are complete: a string of JSON is unpacked, null is none. */
+/* A string of JSON is unpacked; one that has no end, as far as its last whole escape. */
+static int put_string(clb_reply_parser *p, const char *s, size_t n, clb_error *err)
+{
+    json_t *text = json_loadb(s, n, JSON_DECODE_ANY, NULL);
+    clb_buf closed = {0};
+    int rc = COLIBRI_OK;
+    for (size_t k = 0; !text && k < 12 && k < n; k++) { /* at most half a pair of \uXXXX */
+        closed.n = 0;
+        CLB_GO(clb_buf_append(&closed, s, n - k, err));
+        CLB_GO(clb_buf_append(&closed, "\"", 1, err));
+        text = json_loadb(closed.data, closed.n, JSON_DECODE_ANY, NULL);
+    }
+    rc = text ? clb_put_arguments(p, json_string_value(text), json_string_length(text), err)
+              : clb_put_arguments(p, s, n, err);
+done:
+    clb_buf_free(&closed);
+    json_decref(text);
+    return rc;
+}
+
+/* Arguments that are complete, or that go no further: null is none. */
 static int put_whole(clb_reply_parser *p, const char *s, size_t n, clb_error *err)
 {
-    if (n && s[0] == '"') {
-        json_t *text = json_loadb(s, n, JSON_DECODE_ANY, NULL);
-        const int rc = text ? clb_put_arguments(p, json_string_value(text), json_string_length(text), err)
-                            : clb_put_arguments(p, s, n, err);
-        json_decref(text);
-        return rc;
-    }
+    if (n && s[0] == '"')
+        return put_string(p, s, n, err);
     if (n == 0 || (n == 4 && memcmp(s, "null", 4) == 0))
         return clb_put_arguments(p, "{}", 2, err);
     return clb_put_arguments(p, s, n, err);
@@ -123,7 +138,8 @@ static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         const size_t n = clb_value_scan_on(&scan, rest.p, rest.n);
         if (!scan.done && !p->final)
             return COLIBRI_OK;
-        CLB_TRY(put_whole(p, rest.p, n, err));
+        if (scan.done || !p->cut || rest.p[0] == '"') /* half a word may be anything */
+            CLB_TRY(put_whole(p, rest.p, n, err));
         p->at += n;
         *out = CLB_READ_ON;
         return COLIBRI_OK;
@@ -360,9 +376,26 @@ static bool good_name(clb_str s)
     return true;
 }
 
+/* Whether the text can begin a header: nothing but what names are made of comes before what may follow one. */
+static bool begins_name(clb_str s, const char *sep)
+{
+    const char stops[] = {'{', '[', '<', '`', ' ', '\n', '\r', '\t', sep[0]};
+    size_t from = 0, i;
+    while (from < s.n && strchr(" \n\r\t", s.p[from]))
+        from++;
+    for (i = from; i < s.n; i++)
+        if (memchr(stops, s.p[i], sizeof stops))
+            break;
+    return i == from || good_name((clb_str){s.p + from, i - from});
+}
+
 static int read_named_header(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
     const clb_str rest = clb_rest(p);
+    if (!begins_name(rest, p->f->sep)) { /* text need not wait for a brace */
+        *out = CLB_READ_BAD;
+        return COLIBRI_OK;
+    }
     const char *brace = memchr(rest.p, '{', rest.n);
     const char *close = p->f->call_close[0] ? memmem(rest.p, rest.n, p->f->call_close, strlen(p->f->call_close)) : NULL;
     const char *line = p->f->sep[0] == '\n' && p->f->open[0][0] == '>' ? memchr(rest.p, '\n', rest.n) : NULL;
@@ -415,6 +448,8 @@ static int read_named_close(clb_reply_parser *p, enum clb_read *out)
         }
         if (begins > 0)
             p->at += strlen(ends[i]);
+        else if (begins == 0 && p->cut)
+            p->at = p->buf.n;
     }
     p->phase = N_AFTER;
     *out = CLB_READ_ON;

@@ -43,6 +43,14 @@ const char *clb_thought_close(const char *open)
     return NULL;
 }
 
+bool clb_begins_thought(clb_str text)
+{
+    bool may = false;
+    for (size_t i = 0; i < N_THOUGHTS; i++)
+        may |= clb_begins(text, thoughts[i].open) == 0;
+    return may;
+}
+
 bool clb_thought_mark(clb_str token)
 {
     for (size_t i = 0; i < N_THOUGHTS; i++)
@@ -289,10 +297,15 @@ static int read_call(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     }
 }
 
+bool clb_harmony(const clb_reply_parser *p)
+{
+    return p->o.format->shape == CLB_SHAPE_HARMONY && (p->o.tools || p->o.reasoning);
+}
+
 static int step(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
     *out = CLB_READ_MORE;
-    if (p->o.format->shape == CLB_SHAPE_HARMONY && (p->o.tools || p->o.reasoning))
+    if (clb_harmony(p))
         return clb_read_harmony(p, out, err);
     if (p->mode == CLB_MODE_THOUGHT)
         return read_thought(p, out, err);
@@ -307,6 +320,10 @@ static int step(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     p->blanks = 0;
     if (p->in_call)
         CLB_TRY(clb_put_call_end(p, err));
+    if (clb_is_cut_call(p)) {
+        p->at = p->buf.n;
+        return COLIBRI_OK;
+    }
     if (p->any_in_section)
         return COLIBRI_OK;
     const size_t end = p->at > p->mark ? p->at : p->mark + 1;
@@ -351,13 +368,18 @@ int clb_reply_parser_finish(clb_reply_parser *p, clb_error *err)
 {
     if (p->status)
         return p->status;
+    if (p->cut)
+        clb_forget_cut(p);
     p->final = true;
     if (p->buf.data)
         CLB_TRY(run(p, err));
-    if (p->in_call && p->o.format->shape == CLB_SHAPE_HARMONY && p->first_param) /* its closing mark is no text */
+    if (p->in_call && p->o.format->shape == CLB_SHAPE_HARMONY && p->first_param &&
+        !p->cut) /* its closing mark is no text */
         CLB_TRY(clb_put_arguments(p, "{}", 2, err));
-    if (p->in_call)
+    if (p->in_call) { /* what is left of it says nothing: the begin of a parameter's name */
+        p->at = p->buf.n;
         CLB_TRY(clb_put_call_end(p, err));
+    }
     const clb_str rest = clb_rest(p);
     return p->buf.data && rest.n ? clb_put_content(p, rest.p, rest.n, err) : COLIBRI_OK;
 }

@@ -95,7 +95,7 @@ static int read_argument(clb_reply_parser *p, enum clb_read *out, clb_error *err
     CLB_GO(clb_buf_append(&json, p->first_param ? "{\"" : ", \"", p->first_param ? 2 : 3, err));
     CLB_GO(clb_json_escape(&json, rest.p, n, err));
     CLB_GO(clb_buf_append(&json, "\": ", 3, err));
-    *out = clb_literal_to_json((clb_str){rest.p + i, rest.n - i}, false, p->final, &used, &json, err);
+    *out = clb_literal_to_json((clb_str){rest.p + i, rest.n - i}, false, p->final && !p->cut, &used, &json, err);
     if (*out == CLB_READ_ON || (*out == CLB_READ_MORE && p->final)) {
         CLB_GO(clb_put_arguments(p, json.data, json.n, err));
         p->first_param = false;
@@ -125,7 +125,7 @@ static int read_braces(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         p->at += *out == CLB_READ_ON ? n : 0;
         return COLIBRI_OK;
     }
-    *out = clb_literal_to_json(rest, true, p->final, &used, &json, err);
+    *out = clb_literal_to_json(rest, true, p->final && !p->cut, &used, &json, err);
     if (*out == CLB_READ_ON || (*out == CLB_READ_MORE && p->final)) {
         CLB_GO(clb_put_arguments(p, json.data, json.n, err));
         p->at += used;

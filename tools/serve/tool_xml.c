@@ -172,7 +172,8 @@ static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     } else {
         if (!known && !p->final)
             return COLIBRI_OK;
-        CLB_TRY(put_any(p, (clb_str){rest.p, text}, err));
+        if (known || !p->cut) /* half a value may be anything */
+            CLB_TRY(put_any(p, (clb_str){rest.p, text}, err));
         if (!known) {
             p->at = p->buf.n;
             p->phase = X_AFTER;

@@ -64,8 +64,11 @@ int clb_reply_parser_create(const clb_reply_parser_options *options, clb_reply_p
 void clb_reply_parser_free(clb_reply_parser *p);
 /* More of the text. Half marks are held back. */
 int clb_reply_parser_feed(clb_reply_parser *p, const char *text, size_t n, clb_error *err);
+/* Before finish: the text that was fed was cut by its length, the model did not end it. The begin of a call whose name is
+ * not complete, or of a mark, at its end is not given out then: the reply is as if it had been cut in front of that. */
+void clb_reply_parser_cut(clb_reply_parser *p);
 /* The text has ended: gives out what was held back. A call that is not closed is given as far as it was understood;
- * what was not understood at all is content. Nothing is dropped. */
+ * what was not understood at all is content. Nothing is dropped but marks, and the begin of a parameter's name. */
 int clb_reply_parser_finish(clb_reply_parser *p, clb_error *err);
 /* The last of what was fed belongs to thoughts. */
 bool clb_reply_parser_thinks(const clb_reply_parser *p);

@@ -19,6 +19,10 @@ def ask(**more):
     return dict(dict(model="any", max_output_tokens=40, temperature=0, input=RECALL), **more)
 
 
+def ask_(items, truncation):
+    return ask(input=items, truncation=truncation)
+
+
 def create(**more):
     status, _, r = c.post(PATH, ask(**more))
     assert status == 200 and r["object"] == "response", (status, r)
@@ -147,6 +151,41 @@ def refusals():
     assert c.post("/responses", ask())[0] == 200
 
 
+def truncation():
+    """A conversation that outgrows the context goes on, without its beginning."""
+    turns = []
+    for i in range(60):
+        turns += [dict(role="user", content=f"[{i}] " + "The fox ran home. " * 5), dict(role="assistant", content=f"<{i}> It is home.")]
+    ask = turns + [dict(role="user", content=RECALL)]
+    status, _, o = c.post(PATH, ask_(ask, "disabled"))
+    assert status == 400 and o["error"]["code"] == "context_length_exceeded", o
+    assert c.post(PATH, dict(ask_(ask, "disabled"), truncation=None))[2] == o
+    for r in create(input=ask, truncation="auto"), stream(input=ask, truncation="auto"):
+        assert r["truncation"] == "auto" and r["status"] == "completed" and text_of(r), r
+        assert 600 < r["usage"]["input_tokens"] <= 1024 - 40, r["usage"]
+    # a short one is not touched
+    r = create(truncation="auto")
+    assert (text_of(r), r["truncation"]) == (ANSWER, "auto") and create()["truncation"] == "disabled"
+    # calls and results of an agent that works for long; its next request begins with what the last one began with
+    work = [dict(role="developer", content="Be brief."), dict(role="user", content=RECALL)]
+    known = []
+    for i in range(35):
+        call = dict(type="function_call", call_id=f"c{i}", name="get_weather", arguments=json.dumps(dict(city=f"city {i}", days=1)))
+        work += [call, dict(type="function_call_output", call_id=f"c{i}", output="sunny")]
+        if i < 20:
+            continue
+        u = create(input=work, truncation="auto", max_output_tokens=1)["usage"]
+        assert u["input_tokens"] < 1024
+        known.append((u["input_tokens"], u["input_tokens_details"]["cached_tokens"]))
+    kept = [cached for n, cached in known if cached > n / 2]
+    assert 3 <= len(kept) < len(known), known
+    # nothing that could be left out is enough
+    for items in [dict(role="user", content="word " * 3000)], work + [dict(role="user", content="word " * 3000)]:
+        status, _, o = c.post(PATH, ask_(items, "auto"))
+        assert status == 400 and o["error"]["code"] == "context_length_exceeded" and o["error"]["param"] == "input", o
+        assert o["error"]["n_ctx"] == 1024 and o["error"]["n_prompt_tokens"] > 3000
+
+
 def cancelled():
     """A client that goes away in the middle: the next request does not wait for it."""
     for _ in range(3):
@@ -158,6 +197,6 @@ def cancelled():
     assert text_of(create()) == ANSWER
 
 
-for check in texts, limits, log_probabilities, conversation, schemas, tools, refusals, cancelled:
+for check in texts, limits, log_probabilities, conversation, schemas, tools, refusals, truncation, cancelled:
     check()
     print("ok", check.__name__)

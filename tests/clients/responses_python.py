@@ -82,6 +82,19 @@ def conversation():
     assert client.responses.create(model="any", input=items, max_output_tokens=10).usage.input_tokens > first.usage.total_tokens
 
 
+def truncation():
+    turns = [{"role": "user", "content": "The fox ran home. " * 40000}, {"role": "assistant", "content": "It is home."}]
+    asking = {**ASK, "input": turns + [{"role": "user", "content": QUESTION}]}
+    try:
+        client.responses.create(**asking)
+    except openai.BadRequestError as e:
+        assert e.code == "context_length_exceeded" and e.param == "input", e.body
+    else:
+        raise AssertionError("the context is larger than the test thinks")
+    r = client.responses.create(**asking, truncation="auto")
+    assert r.truncation == "auto" and r.output_text == plain().output_text and plain().truncation == "disabled"
+
+
 def refusals():
     for change, param in ((dict(previous_response_id="resp_1"), "previous_response_id"), (dict(background=True), "background"),
                           (dict(tools=[{"type": "web_search"}]), "tools[0].type")):
@@ -93,7 +106,7 @@ def refusals():
             raise AssertionError(change)
 
 
-for test in plain, stream, tools, schema, logprobs, conversation, refusals:
+for test in plain, stream, tools, schema, logprobs, conversation, truncation, refusals:
     began = time.time()
     test()
     print(f"{test.__name__}: {time.time() - began:.1f} s")

@@ -200,7 +200,7 @@ static void a_whole_response(void **state)
     assert_field(r, "temperature", "0.5");
     assert_field(r, "top_p", "0.25");
     assert_field(r, "store", "false");
-    assert_field(r, "truncation", "\"disabled\"");
+    assert_field(r, "truncation", "\"auto\"");
     assert_field(r, "parallel_tool_calls", "true");
     assert_field(r, "tool_choice", "\"auto\"");
     assert_field(r, "tools", "[]");

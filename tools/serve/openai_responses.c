@@ -61,6 +61,7 @@ static const clb_field fields[] = {
 typedef struct request {
     json_t *messages, *tools, *allowed, *kwargs; /* owned */
     clb_buf gbnf;                                /* of text.format */
+    bool shorten;                                /* truncation "auto" */
     clb_prompt_request prompt;
 } request;
 
@@ -169,8 +170,8 @@ static int read_include(const json_t *body, clb_text_options *o, clb_refusal *r)
     return COLIBRI_OK;
 }
 
-/* Fields about storing, which say what this server does anyway, or cannot be met. */
-static int read_memory(const json_t *body, clb_refusal *r)
+/* Fields about storing, which say what this server does anyway, or cannot be met; and about what is too long to keep. */
+static int read_memory(const json_t *body, request *q, clb_refusal *r)
 {
     static const char *const ways[] = {"auto", "disabled", NULL};
     bool store = false, background = false;
@@ -179,6 +180,7 @@ static int read_memory(const json_t *body, clb_refusal *r)
     CLB_TRY(clb_field_bool(body, "store", &store, r));
     CLB_TRY(clb_field_bool(body, "background", &background, r));
     CLB_TRY(clb_field_choice(body, "truncation", ways, &truncation, r));
+    q->shorten = truncation == 0;
     CLB_TRY(clb_field_object(body, "metadata", &metadata, r));
     if (background)
         return clb_refuse(r, "unsupported_value", "background",
@@ -192,7 +194,7 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, requ
     static const char *const limits[] = {"max_output_tokens", NULL};
     bool parallel = true;
     CLB_TRY(clb_fields_check(body, "", (const clb_field *const[]){fields}, 1, r));
-    CLB_TRY(read_memory(body, r));
+    CLB_TRY(read_memory(body, q, r));
     CLB_TRY(clb_responses_messages(body, &q->messages, r));
     CLB_TRY(clb_text_options_read(o, app, body, 2, r));
     CLB_TRY(clb_text_stops_read(o, body, "stop", r));
@@ -223,6 +225,8 @@ static int make_prompt(const clb_app *app, const request *q, clb_text_options *o
         return clb_refuse(r, "invalid_value", strcmp(param, "tools") == 0 ? param : "input", "%s", err.msg);
     if (rc)
         return clb_refuse_status(r, rc, err.msg);
+    if (q->shorten)
+        CLB_TRY(clb_responses_shorten(app, &q->prompt, o->max_tokens, prompt, r));
     o->n_protected = prompt->n_protected;
     o->special = prompt->special;
     if (prompt->gbnf) { /* of calls; an answer's is in it, or there must be calls */

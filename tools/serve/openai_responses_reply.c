@@ -70,9 +70,9 @@ static void put_echo(const json_t *body, const clb_text_options *o, clb_json_buf
     echo_json(body, "tools", "[]", out);
     echo_number("top_logprobs", o->n_logprobs > 0 ? o->n_logprobs : 0, out);
     echo_number("top_p", o->sampling.top_p, out);
+    echo_json(body, "truncation", "\"disabled\"", out);
     echo_json(body, "user", "null", out);
-    clb_jb_raw(out, ",\"background\":false,\"previous_response_id\":null,\"service_tier\":\"default\",\"store\":false"
-                    ",\"truncation\":\"disabled\"");
+    clb_jb_raw(out, ",\"background\":false,\"previous_response_id\":null,\"service_tier\":\"default\",\"store\":false");
 }
 
 int clb_responses_own_create(const json_t *body, const clb_text_options *o, clb_prompt *prompt,

@@ -1,4 +1,5 @@
 /* How many positions each (layer, KV head) may keep, and whether it keeps more. */
+#include "base/clock.h"
 #include "kv/internal.h"
 
 /* What a head keeps at least: the protected positions and the newest. */
@@ -8,25 +9,34 @@ static uint32_t least(const clb_kv_seq *seq)
     return n + 1;
 }
 
-void clb_kv_budgets(clb_kv_seq *seq)
+/* What the strategy says, within what was planned. */
+static uint32_t wanted(const clb_kv_seq *seq, uint32_t layer, uint32_t head)
 {
     const struct colibri_kv_strategy *s = seq->strategy;
+    const uint32_t b = s->budget && !seq->gives_up ? s->budget(seq->self, layer, head, seq->position) : seq->budget;
+    return b < seq->demand.head_budget ? b : seq->demand.head_budget;
+}
+
+void clb_kv_budgets(clb_kv_seq *seq)
+{
     const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads, floor = least(seq);
     uint64_t sum = 0, count = 0;
     if (!seq->traits.evicts)
         return;
     seq->given_up = seq->gives_up;
-    for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++)
+    const uint64_t began = clb_now_ns();
+    for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++) {
+        uint32_t *const b = &seq->budgets[(size_t)layer * n_kv_heads];
         for (uint32_t head = 0; clb_kv_layer_evicts(seq, layer) && head < n_kv_heads; head++) {
-            uint32_t *b = &seq->budgets[(size_t)layer * n_kv_heads + head];
-            *b = s->budget && !seq->given_up
-                     ? s->budget(seq->self, layer, seq->traits.per_head ? head : 0, seq->position)
-                     : seq->budget;
-            *b = *b < seq->demand.head_budget ? *b : seq->demand.head_budget; /* what was planned */
-            *b = *b > floor ? *b : floor;
-            sum += *b;
+            /* Heads that get one answer have one budget, whatever a second call would say. */
+            b[head] = head && !seq->traits.per_head ? b[0] : wanted(seq, layer, head);
+            b[head] = b[head] > floor ? b[head] : floor;
+            sum += b[head];
             count++;
         }
+        if (seq->strategy->budget && !seq->gives_up)
+            clb_kv_check_time(seq, began);
+    }
     const uint64_t allowed = count * seq->budget, floors = count * floor;
     if (sum <= allowed)
         return;

@@ -1,6 +1,7 @@
 /* After a selection: the survivors move together, and whole pages go back. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "kv/internal.h"
 
 /* Moves rows kept[0..n_kept) of a head to the front. Since kept[j] >= j and both ascend, no row is overwritten before it
@@ -52,6 +53,9 @@ void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_k
     seq->evicted += h->n - n_kept;
     h->n = n_kept;
     clb_kv_head_shrink(seq, h, n_kept);
-    if (seq->strategy->on_evict)
-        seq->strategy->on_evict(seq->self, layer, head, seq->kept, n_kept);
+    if (!seq->strategy->on_evict || seq->lost)
+        return;
+    const uint64_t began = clb_now_ns();
+    seq->strategy->on_evict(seq->self, layer, head, seq->kept, n_kept);
+    seq->lost = clb_kv_check_time(seq, began);
 }

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "colibri/kv_select.h"
+#include "colibri/numerics.h"
 #include "kv/future.h"
 #include "kv/internal.h"
 
@@ -28,15 +29,17 @@ enum fault {
 static const char *const fault_text[] = {
     [FAULT_STATUS] = "select returned an error",
     [FAULT_FLAGS] = "select wrote a flag that is neither 0 nor 1",
-    [FAULT_BEYOND] = "select wrote beyond the last position",
+    [FAULT_BEYOND] = "it wrote beyond the last position",
     [FAULT_NOTHING] = "select kept no position",
     [FAULT_TOO_MANY] = "select kept more positions than allowed",
     [FAULT_NEWEST] = "select dropped the newest position",
     [FAULT_PROTECTED] = "select dropped a protected position",
     [FAULT_NAN] = "score left or wrote a value that is not a number",
-    [FAULT_SLOW] = "a decision took more than two seconds; it is not asked again",
-    [FAULT_ALLOT] = "allot returned an error, or budgets that are too small or exceed the layer's",
-    [FAULT_MERGE] = "merge returned an error, a position that is not kept, or a weight that is not a number",
+    [FAULT_SLOW] = "a call took more than two seconds; it is not asked again",
+    [FAULT_ALLOT] = "allot returned an error, wrote beyond the last head, or gave budgets that are too small or exceed the "
+                    "layer's",
+    [FAULT_MERGE] = "merge returned an error, wrote beyond the last position, or gave a position that is not kept or a "
+                    "weight that is not a number",
     [FAULT_PICK] = "pick_pages returned an error, no page, more than allowed, or a flag that is neither 0 nor 1",
 };
 
@@ -184,7 +187,10 @@ static enum fault ask_scores(clb_kv_seq *seq, const struct colibri_kv_view *view
 {
     for (uint32_t i = 0; i < view->n; i++)
         out[i] = NAN;
+    out[view->n] = colibri_bits_f32(CLB_KV_GUARD);
     seq->strategy->score(seq->self, view, out);
+    if (colibri_f32_bits(out[view->n]) != CLB_KV_GUARD)
+        return FAULT_BEYOND;
     for (uint32_t i = 0; i < view->n; i++)
         if (out[i] != out[i])
             return FAULT_NAN;
@@ -273,10 +279,12 @@ void clb_kv_report_pick(clb_kv_seq *seq)
     seq->pick_failed = seq->pick_slow = false;
 }
 
-static void check_time(clb_kv_seq *seq, uint64_t t0)
+bool clb_kv_check_time(clb_kv_seq *seq, uint64_t began_ns)
 {
-    if (clb_now_ns() - t0 > CLB_KV_CALL_MOST_NS)
-        report(seq, FAULT_SLOW);
+    if (clb_now_ns() - began_ns <= CLB_KV_CALL_MOST_NS)
+        return false;
+    report(seq, FAULT_SLOW);
+    return true;
 }
 
 static uint32_t list_kept(clb_kv_seq *seq, uint32_t n)
@@ -301,7 +309,7 @@ static void carry_out(clb_kv_seq *seq, const struct colibri_kv_view *view, uint3
     if (merge) {
         const uint64_t t0 = clb_now_ns();
         merge = clb_kv_merge_ask(seq, view);
-        check_time(seq, t0);
+        clb_kv_check_time(seq, t0);
         merge = merge && clb_kv_merge_plan(seq, view, h, n_kept);
         if (!merge)
             report(seq, FAULT_MERGE);
@@ -325,7 +333,7 @@ static void select_layer(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_
         const uint64_t t0 = clb_now_ns();
         seq->selections++;
         fault = ask(seq, &view);
-        check_time(seq, t0);
+        clb_kv_check_time(seq, t0);
     }
     if (fault != FAULT_NONE)
         report(seq, fault);
@@ -357,7 +365,7 @@ bool clb_kv_across_reserve(clb_kv_seq *seq)
         return true;
     seq->across.readers = calloc(n, sizeof *seq->across.readers);
     seq->across.scores = calloc(n, sizeof *seq->across.scores);
-    seq->across.n_keep = calloc(n, sizeof *seq->across.n_keep);
+    seq->across.n_keep = calloc((size_t)n + 1, sizeof *seq->across.n_keep);
     seq->across.views = calloc(n, sizeof *seq->across.views);
     return seq->across.readers && seq->across.scores && seq->across.n_keep && seq->across.views;
 }
@@ -368,6 +376,11 @@ void clb_kv_across_free(clb_kv_seq *seq)
     free(seq->across.scores);
     free(seq->across.n_keep);
     free(seq->across.views);
+}
+
+static float *scores_of(const clb_kv_seq *seq, uint32_t head)
+{
+    return seq->score + head * ((size_t)seq->scratch_cap + 1);
 }
 
 /* Heads of a layer share a budget, by their scores. */
@@ -384,7 +397,7 @@ static void select_across(clb_kv_seq *seq, uint32_t layer, uint32_t trigger)
     for (uint32_t head = 0; head < n_heads; head++) {
         readers[head] = (struct clb_kv_reader){seq, &seq->heads[(size_t)layer * n_heads + head]};
         views[head] = view_of(seq, layer, head, even, trigger, &readers[head]);
-        float *const scores = seq->score + (size_t)head * seq->scratch_cap;
+        float *const scores = scores_of(seq, head);
         seq->across.scores[head] = scores;
         seq->across.n_keep[head] = 0;
         if (!asked || fault != FAULT_NONE)
@@ -395,12 +408,13 @@ static void select_across(clb_kv_seq *seq, uint32_t layer, uint32_t trigger)
         spent += clb_now_ns() - t0;
     }
     const uint64_t t1 = clb_now_ns();
+    seq->across.n_keep[n_heads] = CLB_KV_GUARD;
     if (asked && fault == FAULT_NONE &&
         (seq->strategy->allot(seq->self, layer, n_heads, views, seq->across.scores, (uint32_t)total,
                               seq->across.n_keep) != COLIBRI_OK ||
-         !allotment_fits(views, seq->across.n_keep, n_heads, total)))
+         seq->across.n_keep[n_heads] != CLB_KV_GUARD || !allotment_fits(views, seq->across.n_keep, n_heads, total)))
         fault = FAULT_ALLOT;
-    check_time(seq, t1 - spent);
+    clb_kv_check_time(seq, t1 - spent);
     if (fault != FAULT_NONE)
         report(seq, fault);
     const bool accepted = asked && fault == FAULT_NONE;
@@ -408,7 +422,7 @@ static void select_across(clb_kv_seq *seq, uint32_t layer, uint32_t trigger)
         if (!accepted)
             keep_ends(seq, &views[head], even);
         else
-            keep_best(seq, &views[head], seq->score + (size_t)head * seq->scratch_cap, seq->across.n_keep[head]);
+            keep_best(seq, &views[head], scores_of(seq, head), seq->across.n_keep[head]);
         const uint32_t n_kept = list_kept(seq, views[head].n);
         /* Of what the views share, only the last one's is left: for merging each is made again. */
         if (merges(seq) && n_kept < views[head].n)

@@ -55,6 +55,9 @@ typedef struct clb_kv_head {
 
 #define CLB_KV_HAS(s, member) (COLIBRI_HAS(s, member) && (s)->member)
 
+/* Stands behind arrays of 32-bit elements that a strategy fills: no number that it would write by mistake. */
+#define CLB_KV_GUARD UINT32_C(0xa5b6c7d8)
+
 /* fork.c copies it: a new pointer needs a line there. */
 struct clb_kv_seq {
     clb_kv_cache *cache;
@@ -76,6 +79,7 @@ struct clb_kv_seq {
     /* The strategy answered badly too often and is not asked again. Budgets follow when they are made the next time (given_up),
      * so that a selection under way keeps to the room that was reserved for it. */
     bool gives_up, given_up;
+    bool lost; /* it took too long to follow what is added and dropped, and is not told any more */
     /* Queries of the positions [max(q_first, q_top - window_w), position) are in the heads' rings. */
     uint32_t q_first, q_top;
     uint32_t position; /* of the next token */
@@ -96,11 +100,11 @@ struct clb_kv_seq {
     uint32_t *budgets;   /* same shape: now, see clb_kv_budgets */
     /* Scratch of a selection, for the longest head. */
     uint32_t scratch_cap;
-    uint8_t *keep;       /* [scratch_cap + 1]: the last is a guard */
+    uint8_t *keep;       /* [scratch_cap + 1]: what a strategy writes to has a guard behind it */
     uint32_t *kept;      /* [scratch_cap] */
-    float *score;        /* [scratch_cap], of each KV head of a layer if the strategy has allot */
-    uint32_t *into;      /* [scratch_cap], and */
-    float *weight;       /* [scratch_cap], and */
+    float *score;        /* [scratch_cap + 1], of each KV head of a layer if the strategy has allot */
+    uint32_t *into;      /* [scratch_cap + 1], and */
+    float *weight;       /* [scratch_cap + 1], and */
     float *merged;       /* [scratch_cap][v_dim], if it merges */
     float *layer_sum, *layer_max; /* [scratch_cap]: over the heads of a layer, for one answer per layer */
     float *cs;                    /* [n_rot] */
@@ -110,7 +114,7 @@ struct clb_kv_seq {
         struct clb_kv_reader *readers;
         struct colibri_kv_view *views;
         const float **scores;
-        uint32_t *n_keep;
+        uint32_t *n_keep; /* and a guard */
     } across;
     struct {
         float *q, *mean, *cov;    /* what a view shows */
@@ -273,6 +277,8 @@ void clb_kv_pick_free(clb_kv_head *h);
 /* evict.c: the host side of a strategy. */
 
 void clb_kv_report_pick(clb_kv_seq *seq);
+/* A call that began then is over: true if it took too long, and then the strategy is not asked again. */
+bool clb_kv_check_time(clb_kv_seq *seq, uint64_t began_ns);
 /* Fills seq->budgets from the strategy, each at least 1, their sum at most that of the configured budget. */
 void clb_kv_budgets(clb_kv_seq *seq);
 /* True if the next n_rows make (layer, head) give way (AT_OVER_BUDGET; see kv.h on the slack of one page). */

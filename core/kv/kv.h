@@ -98,7 +98,8 @@ clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const
 uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const clb_kv_traits *traits, uint32_t ctx, uint32_t budget,
                                uint32_t max_rows);
 
-/* A strategy that answers badly this often, or takes this long for one decision, is not asked again. */
+/* A strategy that answers badly this often, or takes this long for one call (of budget: for those of a pass), is not asked
+ * again. */
 #define CLB_KV_BAD_ANSWERS_MOST 8
 #define CLB_KV_CALL_MOST_NS     UINT64_C(2000000000)
 

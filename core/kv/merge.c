@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "colibri/numerics.h"
 #include "kv/internal.h"
 
 bool clb_kv_merge_ask(clb_kv_seq *seq, const struct colibri_kv_view *view)
@@ -11,7 +12,10 @@ bool clb_kv_merge_ask(clb_kv_seq *seq, const struct colibri_kv_view *view)
         seq->into[i] = UINT32_MAX;
         seq->weight[i] = 0;
     }
-    if (seq->strategy->merge(seq->self, view, seq->keep, seq->into, seq->weight) != COLIBRI_OK)
+    seq->into[n] = CLB_KV_GUARD;
+    seq->weight[n] = colibri_bits_f32(CLB_KV_GUARD);
+    if (seq->strategy->merge(seq->self, view, seq->keep, seq->into, seq->weight) != COLIBRI_OK ||
+        seq->into[n] != CLB_KV_GUARD || colibri_f32_bits(seq->weight[n]) != CLB_KV_GUARD)
         return false;
     for (uint32_t i = 0; i < n; i++)
         if (!seq->keep[i] && seq->into[i] != UINT32_MAX &&

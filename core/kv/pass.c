@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/str.h"
 #include "kv/index.h"
 
@@ -62,11 +63,11 @@ int clb_kv_reserve_scratch(clb_kv_seq *seq, uint64_t n)
     const bool one_answer = !seq->traits.per_head;
     const clb_kv_layout *l = &seq->cache->layout;
     const uint32_t n_kv_heads = l->n_kv_heads;
-    if (!grow(&seq->keep, (size_t)cap + 1, 1) || !grow(&seq->kept, cap, sizeof seq->kept[0]) ||
-        (!seq->strategy->select && !grow(&seq->score, (CLB_KV_HAS(seq->strategy, allot) ? n_kv_heads : 1) * (size_t)cap,
-                                         sizeof seq->score[0])) ||
-        (CLB_KV_HAS(seq->strategy, merge) && (!grow(&seq->into, cap, sizeof seq->into[0]) ||
-                                              !grow(&seq->weight, cap, sizeof seq->weight[0]) ||
+    const size_t guarded = (size_t)cap + 1, scored = CLB_KV_HAS(seq->strategy, allot) ? n_kv_heads : 1;
+    if (!grow(&seq->keep, guarded, 1) || !grow(&seq->kept, cap, sizeof seq->kept[0]) ||
+        (!seq->strategy->select && !grow(&seq->score, scored * guarded, sizeof seq->score[0])) ||
+        (CLB_KV_HAS(seq->strategy, merge) && (!grow(&seq->into, guarded, sizeof seq->into[0]) ||
+                                              !grow(&seq->weight, guarded, sizeof seq->weight[0]) ||
                                               !grow(&seq->merged, (size_t)cap * l->v_dim, sizeof seq->merged[0]))) ||
         (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_COLSUM) && !grow(&seq->layer_sum, cap, sizeof(float))) ||
         (one_answer && needs(seq, COLIBRI_KV_NEED_PROB_MAX) && !grow(&seq->layer_max, cap, sizeof(float))) ||
@@ -218,8 +219,11 @@ void clb_kv_end(clb_kv_seq *seq, uint32_t n_rows, enum colibri_phase phase, bool
             if (h->picked && n_rows && seq->n_exact > seq->position)
                 seq->n_exact = seq->position;
             append(seq, layer, h, n_rows);
-            if (s->on_append)
-                s->on_append(seq->self, layer, head, n_rows);
+            if (!s->on_append || seq->lost)
+                continue;
+            const uint64_t began = clb_now_ns();
+            s->on_append(seq->self, layer, head, n_rows);
+            seq->lost = clb_kv_check_time(seq, began);
         }
     seq->position += n_rows;
     seq->pass_rows = 0;

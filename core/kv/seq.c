@@ -125,7 +125,7 @@ void clb_kv_seq_reset(clb_kv_seq *seq)
 {
     clb_kv_cut(seq, 0);
     seq->evicted = seq->selections = seq->bad_answers = 0;
-    seq->gives_up = seq->given_up = false;
+    seq->gives_up = seq->given_up = seq->lost = false;
     seq->n_protected = seq->n_protected_always;
     seq->n_system = 0;
     seq->q_first = seq->q_top = 0;

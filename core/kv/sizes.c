@@ -238,14 +238,14 @@ static uint64_t queries(const clb_kv_layout *l, const clb_kv_demand *d, uint64_t
 /* Of a selection, for the longest head. */
 static uint64_t scratch(const clb_kv_layout *l, const clb_kv_demand *d)
 {
-    const uint64_t n = d->longest, four = mul(n, 4);
+    const uint64_t n = d->longest, four = mul(n, 4), guarded = add(four, 4);
     if (!d->traits.evicts)
         return 0;
     uint64_t sum = add(block(n + 1), block(four));
     if (!d->selects)
-        sum = add(sum, block(mul(four, d->allots ? l->n_kv_heads : 1)));
+        sum = add(sum, block(mul(guarded, d->allots ? l->n_kv_heads : 1)));
     if (d->merges)
-        sum = add(sum, add(2 * block(four), block(mul(four, l->v_dim))));
+        sum = add(sum, add(2 * block(guarded), block(mul(four, l->v_dim))));
     if (!d->traits.per_head && (served(d) & COLIBRI_KV_NEED_PROB_COLSUM))
         sum = add(sum, block(four));
     if (!d->traits.per_head && (served(d) & COLIBRI_KV_NEED_PROB_MAX))

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "kv/internal.h"
 
 #define QUERIES (COLIBRI_KV_NEED_Q_LAST_W | COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_PROB_LAST_W)
@@ -42,6 +43,21 @@ static int check_table(const struct colibri_kv_strategy *s, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* The host calls the outermost strategy only: what a wrapper does not hand on never happens. */
+static int check_handed_on(const struct colibri_kv_strategy *outer, const struct colibri_kv_strategy *inner,
+                           clb_error *err)
+{
+    const char *const lost = inner->budget && !outer->budget         ? "budget"
+                             : inner->on_append && !outer->on_append ? "on_append"
+                             : inner->on_evict && !outer->on_evict   ? "on_evict"
+                                                                     : NULL;
+    return lost ? clb_fail(err, COLIBRI_E_PLUGIN,
+                           "KV strategy %s: %s has %s, and a wrapper without it keeps it from working (kv_wrap.h has "
+                           "colibri_kv_wrap_%s)",
+                           outer->name, inner->name, lost, lost)
+                : COLIBRI_OK;
+}
+
 static int check_chain(const clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err)
 {
     const struct colibri_kv_strategy *s = o->strategy;
@@ -55,6 +71,7 @@ static int check_chain(const clb_kv_seq *seq, const clb_kv_seq_options *o, clb_e
                             s->name, s->name);
         if (!c)
             break;
+        CLB_TRY(check_handed_on(s, c->strategy, err));
         s = c->strategy;
     }
     const struct colibri_kv_strategy *const outer = o->strategy;
@@ -162,17 +179,22 @@ int clb_kv_probe_budgets(const clb_kv_layout *l, const clb_kv_seq_options *o, ui
     CLB_TRY(clb_kv_probe_open(l, o, max_positions, &p, err));
     void *const self = make(s, &p.config, err);
     const uint32_t budget = p.config.budget;
-    const uint64_t seen[] = {0, budget, 2 * (uint64_t)budget, o->ctx, UINT32_MAX};
+    const uint64_t seen[] = {0, budget, 2 * (uint64_t)budget, o->ctx, UINT32_MAX}, began = clb_now_ns();
+    bool slow = false;
     *out = budget;
-    for (uint32_t layer = 0; self && layer < l->n_layers; layer++)
+    for (uint32_t layer = 0; self && layer < l->n_layers && !slow; layer++) {
         for (uint32_t head = 0; (!l->evictable || l->evictable[layer]) && head < (per_head ? l->n_kv_heads : 1); head++)
             for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
                 const uint32_t b = s->budget(self, layer, head, seen[i]);
                 *out = b > *out ? b : *out;
             }
+        slow = clb_now_ns() - began > CLB_KV_CALL_MOST_NS;
+    }
     if (self)
         s->destroy(self);
     clb_kv_probe_close(&p);
+    if (slow)
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s took more than two seconds to say its budgets", s->name);
     return self ? COLIBRI_OK : COLIBRI_E_USAGE;
 }
 

@@ -48,6 +48,8 @@ caught bad-select:fault=7 'two seconds'
 caught bad-select:fault=8 'an error' # it looked for what it had not asked for
 caught bad-score:fault=0 'not a number'
 caught bad-score:fault=1 'not a number'
+caught bad-score:fault=2 'beyond the last'
+caught bad-budget:fault=1 'two seconds'
 for fault in 0 1 2 3; do
     caught bad-allot:fault=$fault allot
     caught bad-merge:fault=$fault merge
@@ -62,6 +64,9 @@ PY
 # Rows that are not there read as zeros; good answers stay unremarked.
 run 0 ask bad-reader:fault=9 && figures 0 || fail "bad-reader: $(cat "$WORK/err")"
 grep -q misbehaved "$WORK/err" && fail "bad-reader is reported: $(cat "$WORK/err")"
+
+# Budgets that are others at each call: whatever comes is kept to.
+run 0 ask bad-budget:fault=0 && figures 0 || fail "bad-budget: $(cat "$WORK/err")"
 
 # picking pages
 for fault in '0 error' '1 page' '2 more' '3 neither'; do

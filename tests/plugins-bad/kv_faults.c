@@ -104,6 +104,19 @@ static void bad_score(void *self, const struct colibri_kv_view *view, float *out
     const struct faulty *const f = self;
     for (uint32_t i = 0; i < (f->fault == 1 ? view->n / 2 : view->n); i++) /* 1: half of them stay as they came */
         out[i] = f->fault == 0 && i == view->n / 2 ? NAN : (float)i;
+    if (f->fault == 2)
+        out[view->n] = 1;
+}
+
+/* 0: another one at each call, though there is one answer for all heads of a layer; 1: sleeps over it, once. */
+static uint32_t bad_budget(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen)
+{
+    struct faulty *const f = self;
+    (void)layer;
+    (void)kv_head;
+    if (f->fault == 1 && n_seen > 60 && n_seen < 90 && f->calls++ == 0) /* not when memory is planned: 48, 96 */
+        nanosleep(&(struct timespec){2, 200000000}, NULL);
+    return f->fault == 1 ? f->budget : f->calls++ % 3 ? 1 : UINT32_MAX;
 }
 
 enum { A_ERROR, A_SUM, A_ZERO, A_ONE };
@@ -179,6 +192,7 @@ static const struct colibri_kv_strategy strategies[] = {
     {TABLE("bad-reader"), EVICTS, .select = curious_select, .flags = COLIBRI_KV_FLAG_PER_HEAD,
      .needs = COLIBRI_KV_NEED_K_POST_ROPE | COLIBRI_KV_NEED_V},
     {TABLE("bad-score"), EVICTS, .score = bad_score},
+    {TABLE("bad-budget"), EVICTS, .score = good_score, .budget = bad_budget},
     {TABLE("bad-allot"), EVICTS, .score = good_score, .allot = bad_allot, .flags = COLIBRI_KV_FLAG_PER_HEAD},
     {TABLE("bad-merge"), EVICTS, .score = good_score, .merge = bad_merge, .flags = COLIBRI_KV_FLAG_PER_HEAD},
     {TABLE("bad-pages"), .create = create, .pick_pages = bad_pages, .needs = COLIBRI_KV_NEED_PAGE_MINMAX,

@@ -278,6 +278,56 @@ static void full_pool(void **state)
     clb_kv_cache_destroy(cache);
 }
 
+/* ---- wrappers that keep something from their child ------------------------------------------------------ */
+
+static void follow_append(void *self, uint32_t layer, uint32_t kv_head, uint32_t n)
+{
+    (void)self;
+    (void)layer;
+    (void)kv_head;
+    (void)n;
+}
+
+static void follow_evict(void *self, uint32_t layer, uint32_t kv_head, const uint32_t *kept, uint32_t n_kept)
+{
+    (void)kept;
+    follow_append(self, layer, kv_head, n_kept);
+}
+
+/* The host would never call the child's: the chain would be something else than its name says. */
+static void what_wrappers_must_hand_on(void **state)
+{
+    (void)state;
+    clb_kv_cache *cache = open_cache();
+    struct colibri_kv_strategy outer = base_strategy(), inner = base_strategy();
+    struct colibri_kv_strategy middle = base_strategy();
+    struct colibri_kv_child last = {.struct_size = sizeof last, .strategy = &inner};
+    struct colibri_kv_child first = {.struct_size = sizeof first, .strategy = &middle, .child = &last};
+    const clb_kv_seq_options o = {.strategy = &outer, .child = &first, .ctx = 1000, .budget = BUDGET};
+    clb_kv_seq *seq;
+    clb_error err;
+    outer.flags |= COLIBRI_KV_FLAG_WRAPPER;
+    middle.flags |= COLIBRI_KV_FLAG_WRAPPER;
+    outer.name = "outer";
+    middle.name = "middle";
+    assert_ok(clb_kv_seq_create(cache, &o, &seq, &err), &err);
+    clb_kv_seq_destroy(seq);
+    inner.budget = ragged;
+    assert_fails(clb_kv_seq_create(cache, &o, &seq, &err), &err, COLIBRI_E_PLUGIN, "middle: liar has budget");
+    middle.budget = ragged;
+    assert_fails(clb_kv_seq_create(cache, &o, &seq, &err), &err, COLIBRI_E_PLUGIN, "outer: middle has budget");
+    outer.budget = ragged;
+    inner.on_append = follow_append;
+    assert_fails(clb_kv_seq_create(cache, &o, &seq, &err), &err, COLIBRI_E_PLUGIN, "liar has on_append");
+    inner.on_append = NULL;
+    inner.on_evict = follow_evict;
+    assert_fails(clb_kv_seq_create(cache, &o, &seq, &err), &err, COLIBRI_E_PLUGIN, "liar has on_evict");
+    middle.on_evict = outer.on_evict = follow_evict;
+    assert_ok(clb_kv_seq_create(cache, &o, &seq, &err), &err);
+    clb_kv_seq_destroy(seq);
+    clb_kv_cache_destroy(cache);
+}
+
 /* ---- what is refused, and why --------------------------------------------------------------------------- */
 
 static void *refusing_create(const struct colibri_kv_config *config, char *why, size_t why_size)
@@ -401,6 +451,7 @@ int main(void)
         cmocka_unit_test(scores_keep_the_newest),
         cmocka_unit_test(heads_of_different_length_free_memory),
         cmocka_unit_test(full_pool),
+        cmocka_unit_test(what_wrappers_must_hand_on),
         cmocka_unit_test(refusals),
         cmocka_unit_test(truncation_of_what_was_shortened),
         cmocka_unit_test(layers_that_keep_all),

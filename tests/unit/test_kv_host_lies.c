@@ -22,7 +22,7 @@ int clock_gettime(clockid_t clock, struct timespec *t)
     return (int)rc;
 }
 
-enum where { SELECT, SCORE, ALLOT, MERGE, BUDGET_CALL };
+enum where { SELECT, SCORE, ALLOT, MERGE, BUDGET_CALL, APPEND, EVICT };
 enum what {
     GOOD,
     ERROR,
@@ -31,6 +31,7 @@ enum what {
     FEWER, /* is allowed */
     FLAG,
     BEYOND,
+    WEIGHT_BEYOND,
     NEWEST_DROPPED,
     PROTECTED_DROPPED,
     IS_NAN,
@@ -41,13 +42,14 @@ enum what {
     INTO_NOTHING,
     OVERFLOWS,
     HUGE_VALUE,
+    CHANGING,
     ALMOST_SLOW,
     SLOW
 };
 
 static enum where lie_where;
 static enum what lie_what;
-static int asked[5];
+static int asked[7];
 
 static bool lies(enum where where, enum what what)
 {
@@ -111,6 +113,8 @@ static void lying_score(void *self, const struct colibri_kv_view *view, float *o
         kvh_score(self, view, out);
     if (lies(SCORE, IS_NAN))
         out[view->n - 1] = NAN;
+    if (lies(SCORE, BEYOND))
+        out[view->n] = 1.0f;
     if (lies(SCORE, INFINITE))
         for (uint32_t i = 0; i < view->n; i++)
             out[i] = i % 2 ? INFINITY : -INFINITY;
@@ -134,6 +138,8 @@ static int lying_allot(void *self, uint32_t layer, uint32_t n_heads, const struc
         n_keep[1] = PROTECTED;
     if (lies(ALLOT, FEWER))
         n_keep[0] = PROTECTED + 1;
+    if (lies(ALLOT, BEYOND))
+        n_keep[n_heads] = 0;
     return lies(ALLOT, ERROR) ? COLIBRI_E_INTERNAL : COLIBRI_OK;
 }
 
@@ -173,6 +179,12 @@ static int lying_merge(void *self, const struct colibri_kv_view *view, const uin
     case INTO_NOTHING:
         into[dropped] = view->n;
         break;
+    case BEYOND:
+        into[view->n] = UINT32_MAX;
+        break;
+    case WEIGHT_BEYOND:
+        weight[view->n] = 0;
+        break;
     case OVERFLOWS:
         weight[dropped] = 3.4e38f;
         break;
@@ -191,8 +203,25 @@ static uint32_t lying_budget(void *self, uint32_t layer, uint32_t kv_head, uint6
     (void)layer;
     (void)kv_head;
     (void)n_seen;
-    asked[BUDGET_CALL]++;
+    called(BUDGET_CALL);
+    if (lies(BUDGET_CALL, CHANGING))
+        return asked[BUDGET_CALL] % 3 ? 1 : 300;
     return lies(BUDGET_CALL, TOO_MANY) ? UINT32_MAX : lies(BUDGET_CALL, NONE) ? 0 : BUDGET;
+}
+
+static void slow_append(void *self, uint32_t layer, uint32_t kv_head, uint32_t n)
+{
+    (void)self;
+    (void)layer;
+    (void)kv_head;
+    (void)n;
+    called(APPEND);
+}
+
+static void slow_evict(void *self, uint32_t layer, uint32_t kv_head, const uint32_t *kept, uint32_t n_kept)
+{
+    called(EVICT);
+    kvh_on_evict(self, layer, kv_head, kept, n_kept);
 }
 
 static void start(enum where where, enum what what)
@@ -211,6 +240,8 @@ static void start(enum where where, enum what what)
     h.strategy.allot = where == ALLOT ? lying_allot : NULL;
     h.strategy.merge = where == MERGE ? lying_merge : NULL;
     h.strategy.budget = lying_budget;
+    h.strategy.on_append = where == APPEND ? slow_append : NULL;
+    h.strategy.on_evict = where == EVICT ? slow_evict : kvh_on_evict;
     kvh_open(&h, BUDGET, PROTECTED);
 }
 
@@ -286,12 +317,14 @@ static const struct lie {
     {SCORE, INFINITE, NULL},
     {SCORE, IS_NAN, "not a number"},
     {SCORE, NOT_WRITTEN, "not a number"},
+    {SCORE, BEYOND, "beyond the last position"},
     {ALLOT, GOOD, NULL},
     {ALLOT, FEWER, NULL},
     {ALLOT, ERROR, "allot"},
     {ALLOT, TOO_MANY, "allot"},
     {ALLOT, NONE, "allot"},
     {ALLOT, PROTECTED_DROPPED, "allot"},
+    {ALLOT, BEYOND, "beyond the last head"},
     {MERGE, GOOD, NULL},
     {MERGE, ERROR, "merge"},
     {MERGE, IS_NAN, "merge"},
@@ -301,6 +334,8 @@ static const struct lie {
     {MERGE, INTO_NOTHING, "merge"},
     {MERGE, OVERFLOWS, "merge"},
     {MERGE, HUGE_VALUE, "merge"},
+    {MERGE, BEYOND, "beyond the last position"},
+    {MERGE, WEIGHT_BEYOND, "beyond the last position"},
     {BUDGET_CALL, NONE, NULL},
     {BUDGET_CALL, TOO_MANY, NULL},
 };
@@ -423,6 +458,101 @@ static void too_slow(void **state)
     }
 }
 
+/* A pass after which the ends must be what stayed, whether or not the test's model, which follows on_evict, is told. */
+static void pass_untold(uint32_t n, bool ends)
+{
+    uint32_t position[BUDGET];
+    clb_error err;
+    assert_ok(clb_kv_begin(h.seq, n, &err), &err);
+    for (uint32_t l = 0; l < KVH_LAYERS; l++)
+        for (uint32_t i = 0; i < n; i++) {
+            kvh_write_row(&h, l, i, 0);
+            for (uint32_t head = 0; head < KVH_KV_HEADS; head++)
+                h.head[l][head].position[h.head[l][head].n++] = clb_kv_seq_position(h.seq) + i;
+        }
+    clb_kv_end(h.seq, n, COLIBRI_PHASE_PREFILL, false);
+    for (uint32_t l = 0; l < KVH_LAYERS; l++)
+        for (uint32_t head = 0; head < KVH_KV_HEADS; head++) {
+            assert_int_equal(clb_kv_seq_positions(h.seq, l, head, position, BUDGET), BUDGET);
+            for (uint32_t i = 0; ends && i < BUDGET; i++)
+                assert_int_equal(position[i], i < PROTECTED ? i : clb_kv_seq_position(h.seq) - BUDGET + i);
+        }
+}
+
+/* Whoever takes too long to say budgets, or to follow what is added and dropped, is not called for that again either.
+ */
+static void too_slow_beside_decisions(void **state)
+{
+    (void)state;
+    const enum where places[] = {BUDGET_CALL, APPEND, EVICT};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        const enum where at = places[i];
+        start(at, GOOD);
+        lie_what = SLOW;
+        const int before = asked[at];
+        pass_untold(70, at != EVICT); /* the first selection was still its own */
+        assert_int_equal(h.n_faults, 1);
+        if (!strstr(h.fault, "two seconds"))
+            fail_msg("place %d reported as: %s", (int)at, h.fault);
+        if (asked[at] - before != (at == BUDGET_CALL ? KVH_KV_HEADS : 1)) /* of a layer's budgets the sum counts */
+            fail_msg("place %d was called %d times", (int)at, asked[at] - before);
+        lie_what = GOOD;
+        const int then = asked[at];
+        for (uint32_t k = 0; k < 3; k++)
+            pass_untold(70, true);
+        assert_int_equal(asked[at], then);
+        assert_int_equal(bad_answers(), 1);
+        kvh_close(&h);
+    }
+}
+
+/* Who takes so long already when memory is planned does not begin. */
+static void too_slow_to_begin(void **state)
+{
+    (void)state;
+    start(BUDGET_CALL, GOOD);
+    kvh_close(&h);
+    lie_what = SLOW;
+    const clb_kv_seq_options o = {.strategy = &h.strategy, .ctx = KVH_MOST, .budget = BUDGET};
+    clb_error err;
+    assert_ok(clb_kv_cache_create(&h.layout, 8 << 20, NULL, &h.cache, &err), &err);
+    assert_fails(clb_kv_seq_create(h.cache, &o, &h.seq, &err), &err, COLIBRI_E_PLUGIN,
+                 "two seconds to say its budgets");
+    clb_kv_cache_destroy(h.cache);
+}
+
+/* Heads that get one answer have one budget, and any other that is said a second time is not heard; heads with answers
+ * of their own may have a new one in every pass. */
+static void budgets_that_change(void **state)
+{
+    (void)state;
+    const uint32_t budget = 120;
+    for (int per_head = 0; per_head < 2; per_head++) {
+        start(BUDGET_CALL, CHANGING);
+        kvh_close(&h);
+        h.strategy.flags = per_head ? COLIBRI_KV_FLAG_PER_HEAD : 0;
+        h.strategy.select = kvh_select;
+        kvh_open(&h, budget, PROTECTED);
+        for (uint32_t k = 0; k < 200; k++) {
+            const bool prompt = k % 3;
+            kvh_pass(&h, prompt ? 40 : 1, prompt ? COLIBRI_PHASE_PREFILL : COLIBRI_PHASE_DECODE, false);
+            uint64_t kept = 0;
+            for (uint32_t l = 0; l < KVH_LAYERS; l++)
+                for (uint32_t head = 0; head < KVH_KV_HEADS; head++) {
+                    kept += h.head[l][head].n;
+                    assert_true(per_head ||
+                                h.seq->budgets[l * KVH_KV_HEADS + head] == h.seq->budgets[l * KVH_KV_HEADS]);
+                    assert_true(per_head || h.head[l][head].n == h.head[l][0].n);
+                }
+            if (prompt)
+                assert_true(kept <= (uint64_t)budget * KVH_LAYERS * KVH_KV_HEADS);
+            kvh_check_positions(&h);
+        }
+        assert_int_equal(h.n_faults, 0);
+        kvh_close(&h);
+    }
+}
+
 /* Scores of heads that share a budget are one decision: each of them in time, all of them not. */
 static void slow_together(void **state)
 {
@@ -445,6 +575,9 @@ int main(void)
         cmocka_unit_test(refused_merges_change_nothing),
         cmocka_unit_test(after_eight_nobody_asks),
         cmocka_unit_test(too_slow),
+        cmocka_unit_test(too_slow_beside_decisions),
+        cmocka_unit_test(too_slow_to_begin),
+        cmocka_unit_test(budgets_that_change),
         cmocka_unit_test(slow_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

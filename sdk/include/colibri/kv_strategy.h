@@ -1,8 +1,8 @@
 /* KV strategy: which past positions stay in the KV cache, per layer and KV head, or which of them a new token looks at.
  *
  * The host owns pages, positions and budgets: it calls the strategy at the triggers it declares and validates every
- * answer. A bad one (too many positions, a protected or the newest one dropped, NaN, an error, a call that takes far
- * too long) is counted, reported once, and replaced: the protected, the first four and the newest positions stay. After
+ * answer. A bad one (too many positions, a protected or the newest one dropped, NaN, a write beyond the end, an error, a
+ * call that takes far too long) is counted, reported once, and replaced: the protected, the first four and the newest positions stay. After
  * several of them the strategy is not asked again. Only declared needs are computed.
  *
  * One instance serves one sequence; its callbacks come from one thread at a time [strategy-thread], except pick_pages,
@@ -50,8 +50,9 @@ enum colibri_kv_positions { COLIBRI_KV_POS_ORIGINAL = 0, COLIBRI_KV_POS_COMPACT 
  * probabilities over all heads of the layer, and all heads keep the same positions. Needed for read_k and read_v. */
 #define COLIBRI_KV_FLAG_PER_HEAD      0x2u
 #define COLIBRI_KV_FLAG_DETERMINISTIC 0x4u
-/* Needs a child. A wrapper is PER_HEAD if it or its child is. If its triggers, positions or budget are 0 or NULL, those
- * of the child apply. */
+/* Needs a child. A wrapper is PER_HEAD if it or its child is. If its triggers or positions are 0, those of the child
+ * apply. The host calls the outermost strategy only: a wrapper hands on budget, on_append and on_evict (kv_wrap.h), and
+ * one that lacks a callback of these that its child has is refused. */
 #define COLIBRI_KV_FLAG_WRAPPER 0x8u
 
 struct colibri_kv_strategy;
@@ -141,6 +142,7 @@ struct colibri_kv_strategy {
     void (*destroy)(void *self);
     void (*reset)(void *self);
     /* Budget of one (layer, head) in positions, given n seen; NULL: the configured budget. The host enforces the sum.
+     * Without PER_HEAD it is asked once for each layer (kv_head 0).
      * Memory is planned by what a new instance answers, for n_seen of 0, the budget, twice that, the context length and
      * UINT32_MAX: no head gets more later than the largest of these. */
     uint32_t (*budget)(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen);

@@ -48,14 +48,15 @@ static void set_defaults(clb_adapters *a)
         }
 }
 
-static int check_room(const clb_adapters *a, const clb_adapter *but, float scale, clb_error *err)
+/* For one more. */
+static int check_room(const clb_adapters *a, float scale, clb_error *err)
 {
-    uint32_t on = scale != 0.0f;
+    uint32_t on = 0;
     for (size_t i = 0; i < a->n; i++)
-        on += &a->items[i] != but && a->items[i].scale != 0.0f && !a->items[i].leaving;
-    if (on > CLB_LORA_MOST)
+        on += a->items[i].scale != 0.0f && !a->items[i].leaving;
+    if (scale != 0.0f && on >= CLB_LORA_MOST)
         return clb_fail(err, COLIBRI_E_LIMIT,
-                        "%u LoRA adapters are on already: load this one with scale 0, or turn one off", on - 1);
+                        "%u LoRA adapters are on already: load this one with scale 0, or turn one off", on);
     return COLIBRI_OK;
 }
 
@@ -72,7 +73,7 @@ static int check_memory(const clb_adapters *a, const clb_lora *lora, clb_error *
 int clb_adapters_expect(clb_adapters *a, const clb_model *model, clb_lora *lora, float scale, clb_error *err)
 {
     CLB_TRY(check_scale(scale, err));
-    CLB_TRY(check_room(a, NULL, scale, err));
+    CLB_TRY(check_room(a, scale, err));
     CLB_TRY(check_memory(a, lora, err));
     CLB_TRY(clb_lora_bind(lora, model, err));
     if (a->n == a->cap) {
@@ -148,19 +149,25 @@ int clb_adapters_unload(clb_adapters *a, uint32_t id, clb_error *err)
     return COLIBRI_OK;
 }
 
-bool clb_adapters_has(clb_adapters *a, uint32_t id)
+int clb_adapters_set_scales(clb_adapters *a, const clb_lora_use *uses, size_t n, clb_error *err)
 {
-    return find(a, id) != NULL;
-}
-
-int clb_adapters_set_scale(clb_adapters *a, uint32_t id, float scale, clb_error *err)
-{
-    clb_adapter *const x = find(a, id);
-    if (!x)
-        return no_such(a, id, err);
-    CLB_TRY(check_scale(scale, err));
-    CLB_TRY(check_room(a, x, scale, err));
-    x->scale = scale;
+    uint32_t on = 0;
+    for (size_t i = 0; i < a->n; i++)
+        a->items[i].next_scale = a->items[i].scale;
+    for (size_t i = 0; i < n; i++) {
+        clb_adapter *const x = find(a, uses[i].id);
+        if (!x)
+            return no_such(a, uses[i].id, err);
+        CLB_TRY(check_scale(uses[i].scale, err));
+        x->next_scale = uses[i].scale;
+    }
+    for (size_t i = 0; i < a->n; i++)
+        on += a->items[i].next_scale != 0.0f && !a->items[i].leaving;
+    if (on > CLB_LORA_MOST)
+        return clb_fail(err, COLIBRI_E_LIMIT, "%u LoRA adapters would be on, at most %u can be: turn some off", on,
+                        CLB_LORA_MOST);
+    for (size_t i = 0; i < a->n; i++)
+        a->items[i].scale = a->items[i].next_scale;
     set_defaults(a);
     return COLIBRI_OK;
 }
@@ -216,7 +223,8 @@ uint64_t clb_lora_set_hash(const clb_lora_set *set, uint64_t seed)
 {
     uint64_t sum = 0; /* the order of a set does not matter to what it computes */
     for (uint32_t i = 0; i < set->n; i++) {
-        uint64_t h = mix(UINT64_C(0xcbf29ce484222325) ^ seed, set->use[i].lora->identity, sizeof set->use[i].lora->identity);
+        uint64_t h =
+            mix(UINT64_C(0xcbf29ce484222325) ^ seed, set->use[i].lora->identity, sizeof set->use[i].lora->identity);
         sum += mix(h, &set->use[i].scale, sizeof set->use[i].scale);
     }
     return set->n && !sum ? 1 : sum;

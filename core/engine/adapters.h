@@ -14,8 +14,9 @@
 #include "model/lora.h"
 
 typedef struct clb_adapter {
-    clb_lora *lora; /* its id is the adapter's */
-    float scale;    /* of who names no adapters; 0: off */
+    clb_lora *lora;   /* its id is the adapter's */
+    float scale;      /* of who names no adapters; 0: off */
+    float next_scale; /* while several are set */
     uint32_t users;
     bool leaving; /* unloaded, but in use */
     bool coming;  /* its memory is promised, its file is being read: nobody sees it, and it is its reader's */
@@ -46,10 +47,10 @@ int clb_adapters_read(clb_adapters *a, bool (*cancelled)(void *ctx), void *ctx, 
 void clb_adapters_close(clb_adapters *a);
 uint64_t clb_adapters_room(const clb_adapters *a); /* bytes that more of them may take */
 
-/* In three steps, so that passes go on while a file is read: clb_lora_look by any thread; `expect` keeps memory for it and
- * gives it its id (NOMEM if it does not fit, LIMIT beyond CLB_LORA_MOST that are on by default: it remains the caller's to
- * close); clb_lora_read by any thread; then `admit`, or, if that failed, `forget`. A file that is loaded already is another
- * adapter with another id. */
+/* In three steps, so that passes go on while a file is read: clb_lora_look by any thread; `expect` keeps memory for it
+ * and gives it its id (NOMEM if it does not fit, LIMIT beyond CLB_LORA_MOST that are on by default: it remains the
+ * caller's to close); clb_lora_read by any thread; then `admit`, or, if that failed, `forget`. A file that is loaded
+ * already is another adapter with another id. */
 int clb_adapters_expect(clb_adapters *a, const clb_model *model, clb_lora *lora, float scale, clb_error *err);
 void clb_adapters_admit(clb_adapters *a, const clb_lora *lora);
 void clb_adapters_forget(clb_adapters *a, const clb_lora *lora); /* remains the caller's to close */
@@ -62,15 +63,16 @@ static inline bool clb_adapter_there(const clb_adapter *x)
 }
 /* NOT_FOUND names the ids that exist. */
 int clb_adapters_unload(clb_adapters *a, uint32_t id, clb_error *err);
-bool clb_adapters_has(clb_adapters *a, uint32_t id);
-int clb_adapters_set_scale(clb_adapters *a, uint32_t id, float scale, clb_error *err);
+/* All of them, or none if one does not exist or too many would be on; of an id that is named twice the last one counts.
+ */
+int clb_adapters_set_scales(clb_adapters *a, const clb_lora_use *uses, size_t n, clb_error *err);
 /* The set that a sequence uses: uses[n], or the defaults if `given` is false. Its adapters stay until the set is
  * released. */
 int clb_adapters_take(clb_adapters *a, bool given, const clb_lora_use *uses, size_t n, clb_lora_set *out,
                       clb_error *err);
 void clb_adapters_release(clb_adapters *a, const clb_lora_set *set);
-/* Tells sets apart by what they compute; 0 for an empty one. With the same seed the same from run to run; where clients choose the
- * strengths the seed must be one that they cannot know. */
+/* Tells sets apart by what they compute; 0 for an empty one. With the same seed the same from run to run; where clients
+ * choose the strengths the seed must be one that they cannot know. */
 uint64_t clb_lora_set_hash(const clb_lora_set *set, uint64_t seed);
 
 #endif

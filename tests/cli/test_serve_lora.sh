@@ -35,13 +35,20 @@ get 200 /lora-adapters -d '[{"id": 1, "scale": 1}]'
 [ "$(ask_with '')" = "$first" ] || fail "an adapter that is on by default is not used"
 get 404 /lora-adapters -d '[{"id": 1, "scale": 0}, {"id": 9, "scale": 1}]'
 body 'there are 1, 2'
+get 400 /lora-adapters -d '[{"id": 1, "scale": 0}, {"id": 2, "scale": 2000}]'
+body 'within -1000 and 1000'
+get 404 /lora-adapters -d '[{"id": 1, "scale": 0}, {"id": -1, "scale": 0}]'
 [ "$(ask_with '')" = "$first" ] || fail "half of a refused list was applied"
+get 200 /lora-adapters -d '[{"id": 2, "scale": 0.5}, {"id": 1, "scale": 1}, {"id": 2, "scale": 0}]'
+python3 -c 'import json, sys; assert [(a["id"], a["scale"]) for a in json.load(open(sys.argv[1]))] == [(1, 1), (2, 0)]' "$WORK/body" ||
+    fail "the list that answers a change: $(cat "$WORK/body")"
 
 # unloaded while a request uses it
 curl -sN "$URL/v1/completions" -d '{"prompt": "x", "max_tokens": 2000, "temperature": 0, "ignore_eos": true, "stream": true, "lora": [{"id": 1, "scale": 1}]}' >"$WORK/long" &
 long=$!
 for _ in $(seq 100); do grep -q text "$WORK/long" 2>/dev/null && break; sleep 0.05; done
 get 200 /lora-adapters/1 -X DELETE
+grep -q '"id":1' "$WORK/body" && fail "what was unloaded is listed: $(cat "$WORK/body")"
 get 404 /lora-adapters/1 -X DELETE
 wait "$long"
 grep -q 'DONE' "$WORK/long" || fail "a request ended when its adapter was unloaded: $(tail -c 300 "$WORK/long")"

@@ -478,6 +478,74 @@ static void work_space_is_in_the_budget(void **state)
     unlink(merged);
 }
 
+static void assert_scales(const test_engine *e, const float *want)
+{
+    const clb_adapters *a = &e->engine->adapters;
+    uint32_t on = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        if (a->items[i].scale != want[i])
+            fail_msg("adapter %zu has the scale %g, not %g", i, (double)a->items[i].scale, (double)want[i]);
+        on += want[i] != 0.0f;
+    }
+    assert_int_equal(a->defaults.n, on);
+}
+
+/* Several strengths are set together or not at all, and what counts is how many are on in the end. */
+static void strengths_are_set_together(void **state)
+{
+    (void)state;
+    enum { N = CLB_LORA_MOST + 2 };
+    char path[512], merged[512];
+    const char *model = TEST_DATA("arch/qwen3moe.gguf");
+    paths(path, merged, sizeof path, "together");
+    write_pair(model, path, merged, 1.0f, 17);
+    clb_error err;
+    test_engine e;
+    uint32_t id[N];
+    float scale[N] = {0};
+    clb_lora_use uses[N];
+    open_engine(&e, model, 1);
+    clb_adapters *const a = &e.engine->adapters;
+    a->max_bytes = 1u << 30;
+    for (size_t i = 0; i < N; i++)
+        assert_ok(clb_adapters_load(a, e.engine->model, path, 0, &id[i], &err), &err);
+    for (size_t i = 0; i < N; i++)
+        uses[i] = (clb_lora_use){id[i], 1.0f};
+    assert_fails(clb_adapters_set_scales(a, uses, CLB_LORA_MOST + 1, &err), &err, COLIBRI_E_LIMIT, "9 LoRA adapters");
+    assert_scales(&e, scale);
+    uses[1].scale = 2000.0f;
+    assert_fails(clb_adapters_set_scales(a, uses, 2, &err), &err, COLIBRI_E_USAGE, "2000");
+    assert_scales(&e, scale);
+    uses[1] = (clb_lora_use){12345, 1.0f};
+    assert_fails(clb_adapters_set_scales(a, uses, 2, &err), &err, COLIBRI_E_NOT_FOUND, "12345");
+    assert_scales(&e, scale);
+    uses[1] = (clb_lora_use){id[1], 0.5f};
+    assert_ok(clb_adapters_set_scales(a, uses, CLB_LORA_MOST, &err), &err);
+    for (size_t i = 0; i < CLB_LORA_MOST; i++)
+        scale[i] = i == 1 ? 0.5f : 1.0f;
+    assert_scales(&e, scale);
+    /* one on before the other is off: never more than may be on in the end */
+    uses[0] = (clb_lora_use){id[N - 1], 2.0f};
+    uses[1] = (clb_lora_use){id[0], 0.0f};
+    assert_fails(clb_adapters_set_scales(a, uses, 1, &err), &err, COLIBRI_E_LIMIT, "turn some off");
+    assert_scales(&e, scale);
+    assert_ok(clb_adapters_set_scales(a, uses, 2, &err), &err);
+    scale[N - 1] = 2.0f;
+    scale[0] = 0.0f;
+    assert_scales(&e, scale);
+    /* named twice */
+    uses[0] = (clb_lora_use){id[2], 3.0f};
+    uses[1] = (clb_lora_use){id[2], 4.0f};
+    assert_ok(clb_adapters_set_scales(a, uses, 2, &err), &err);
+    scale[2] = 4.0f;
+    assert_scales(&e, scale);
+    assert_ok(clb_adapters_set_scales(a, uses, 0, &err), &err);
+    assert_scales(&e, scale);
+    test_engine_close(&e);
+    unlink(path);
+    unlink(merged);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -486,6 +554,7 @@ int main(void)
         cmocka_unit_test(requests_choose_adapters),
         cmocka_unit_test(files_that_do_not_fit_are_refused),
         cmocka_unit_test(work_space_is_in_the_budget),
+        cmocka_unit_test(strengths_are_set_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,49 +48,79 @@ static uint32_t id_of(const json_t *item)
     return id < 0 || id > UINT32_MAX ? UINT32_MAX : (uint32_t)id;
 }
 
-/* All of them, or none because one does not exist. */
-static int set_scales(clb_adapters *a, json_t *list, clb_error *err)
+static int set_scales(clb_adapters *a, const json_t *wanted, clb_error *err)
 {
-    size_t i;
-    json_t *item;
-    json_array_foreach(list, i, item) if (!clb_adapters_has(a, id_of(item))) return clb_adapters_set_scale(
-        a, id_of(item), 0.0f, err);
-    json_array_foreach(list, i, item)
-        CLB_TRY(clb_adapters_set_scale(a, id_of(item), (float)json_number_value(json_object_get(item, "scale")), err));
-    return COLIBRI_OK;
+    const size_t n = json_array_size(wanted);
+    clb_lora_use *const uses = calloc(n + 1, sizeof *uses);
+    if (!uses)
+        return CLB_NOMEM(err, "strengths of adapters");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(wanted, i);
+        uses[i] = (clb_lora_use){id_of(item), (float)json_number_value(json_object_get(item, "scale"))};
+    }
+    const int rc = clb_adapters_set_scales(a, uses, n, err);
+    free(uses);
+    return rc;
 }
 
-/* NULL if memory is out. */
-static json_t *list(const clb_adapters *a)
+/* Those that are there, and `coming`. NULL if memory is out. */
+static json_t *list(const clb_adapters *a, const clb_lora *coming)
 {
     json_t *const out = json_array();
     for (size_t i = 0; out && i < a->n; i++)
-        if (clb_adapter_there(&a->items[i]) && json_array_append_new(out, adapter_json(&a->items[i]))) {
+        if ((clb_adapter_there(&a->items[i]) || a->items[i].lora == coming) &&
+            json_array_append_new(out, adapter_json(&a->items[i]))) {
             json_decref(out);
             return NULL;
         }
     return out;
 }
 
-/* Between two passes. */
+/* Brings a list up to date after a change. Needs no memory, so that what was done is never told as a failure. */
+static void update(json_t *out, const clb_adapters *a)
+{
+    size_t i = 0;
+    json_t *item;
+    while ((item = json_array_get(out, i)) != NULL) {
+        size_t k = 0;
+        while (k < a->n && (a->items[k].lora->id != id_of(item) || !clb_adapter_there(&a->items[k])))
+            k++;
+        if (k < a->n) {
+            json_real_set(json_object_get(item, "scale"), (double)a->items[k].scale);
+            i++;
+        } else {
+            json_array_remove(out, i);
+        }
+    }
+}
+
+/* Between two passes. All of it is done, or nothing. */
 static int work(void *ctx, clb_engine *engine, clb_error *err)
 {
     struct job *j = ctx;
     clb_adapters *a = &engine->adapters;
+    int rc = COLIBRI_OK;
     if (j->expected)
         return clb_adapters_expect(a, engine->model, j->expected, j->scale, err);
     if (j->lost) {
         clb_adapters_forget(a, j->lost);
         return COLIBRI_OK;
     }
+    j->out = list(a, j->read);
+    if (!j->out)
+        return CLB_NOMEM(err, "a list of adapters");
     if (j->read)
         clb_adapters_admit(a, j->read);
     if (j->unload)
-        CLB_TRY(clb_adapters_unload(a, j->id, err));
-    if (j->scales)
-        CLB_TRY(set_scales(a, j->scales, err));
-    j->out = list(a);
-    return j->out ? COLIBRI_OK : CLB_NOMEM(err, "a list of adapters");
+        rc = clb_adapters_unload(a, j->id, err);
+    else if (j->scales)
+        rc = set_scales(a, j->scales, err);
+    update(j->out, a);
+    if (rc) {
+        json_decref(j->out);
+        j->out = NULL;
+    }
+    return rc;
 }
 
 static void refuse(clb_exchange *x, int rc, bool loading, const clb_error *err)
@@ -137,7 +167,7 @@ static int load(clb_app *app, const char *path, float scale, json_t **out, clb_e
     const uint32_t id = lora->id; /* it may be unloaded at once */
     clb_error why;
     rc = clb_lora_read(lora, stopped, app, err);
-    if (!rc && (rc = clb_scheduler_call(app->scheduler, work, &admit, err)) != COLIBRI_E_CANCELLED)
+    if (!rc && (rc = clb_scheduler_call(app->scheduler, work, &admit, err)) == COLIBRI_OK)
         lora = NULL; /* is the engine's */
     if (lora) {
         clb_scheduler_call(app->scheduler, work, &forget, &why); /* or the engine has ended */

@@ -331,7 +331,7 @@ int clb_lane_advance(clb_scheduler *s, clb_lane *lane, clb_error *err)
     }
     lane->next = token;
     lane->state = CLB_LANE_GENERATES;
-    if (!clb_sched_keeps_all(s) || lane->held.n < engine->ctx)
+    if (!clb_kv_seq_full(lane->kv))
         return COLIBRI_OK;
     int rc = engine->context_shift ? shift(s, lane, err) : COLIBRI_E_LIMIT;
     if (rc == COLIBRI_E_LIMIT) {

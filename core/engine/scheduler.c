@@ -84,8 +84,8 @@ static int check_options(const clb_scheduler *s, const clb_request_options *o, c
     for (size_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] >= s->n_vocab)
             return clb_fail(err, COLIBRI_E_USAGE, "token %u is outside the vocabulary of %u", o->prompt[i], s->n_vocab);
-    const bool keeps_all = !e->kv_choice.traits.evicts;
-    if ((keeps_all && o->n_prompt > e->ctx) || o->n_prompt > UINT32_MAX / 2)
+    const bool bounded = clb_kv_holds_prompts(&e->kv_layout, &e->kv_choice.traits);
+    if ((bounded && o->n_prompt > e->ctx) || o->n_prompt > UINT32_MAX / 2)
         return clb_fail(err, COLIBRI_E_LIMIT, "the prompt has %zu tokens, the context holds %u", o->n_prompt, e->ctx);
     return COLIBRI_OK;
 }

@@ -108,7 +108,7 @@ static bool keeps_all(const clb_session *s)
 
 bool clb_session_full(const clb_session *s)
 {
-    return keeps_all(s) && s->tokens.n >= s->engine->ctx;
+    return clb_kv_seq_full(s->kv);
 }
 
 /* Brings the session back to a common prefix of its tokens and ids; returns its length. The last token of ids is always
@@ -194,11 +194,12 @@ int clb_session_feed(clb_session *s, const uint32_t *ids, size_t n, size_t *reus
 {
     if (n == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "the prompt has no tokens");
-    if (keeps_all(s) && n > s->engine->ctx)
+    if (clb_kv_holds_prompts(&s->engine->kv_layout, &s->engine->kv_choice.traits) && n > s->engine->ctx)
         return clb_fail(err, COLIBRI_E_LIMIT,
-                        "the prompt has %zu tokens, the context holds %u: raise --ctx or choose a --kv-strategy that "
-                        "evicts",
-                        n, s->engine->ctx);
+                        "the prompt has %zu tokens, the context holds %u: raise --ctx or choose %s --kv-strategy that "
+                        "evicts%s",
+                        n, s->engine->ctx, keeps_all(s) ? "a" : "another",
+                        keeps_all(s) ? "" : " while a prompt is read");
     if (n > UINT32_MAX)
         return clb_fail(err, COLIBRI_E_LIMIT, "the prompt has %zu tokens", n);
     rewind_to_prefix(s, ids, n);

@@ -93,6 +93,9 @@ typedef struct clb_kv_traits {
 clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const struct colibri_kv_child *child,
                                enum clb_kv_renumber positions);
 
+/* A prompt must fit the context: something holds all of it until its end, whatever the budget. */
+bool clb_kv_holds_prompts(const clb_kv_layout *layout, const clb_kv_traits *traits);
+
 /* What a plan must reserve for one sequence: clb_kv_bytes(layout, this many positions). Passes have at most max_rows rows;
  * budget as in clb_kv_seq_options. */
 uint64_t clb_kv_most_positions(const clb_kv_layout *layout, const clb_kv_traits *traits, uint32_t ctx, uint32_t budget,
@@ -149,6 +152,8 @@ void clb_kv_seq_reset(clb_kv_seq *seq);
 int clb_kv_seq_truncate(clb_kv_seq *seq, uint32_t n_positions, clb_error *err);
 
 uint32_t clb_kv_seq_position(const clb_kv_seq *seq); /* of the next token = tokens seen */
+/* The context is full: the next pass makes no room, and clb_kv_begin would fail with LIMIT. */
+bool clb_kv_seq_full(const clb_kv_seq *seq);
 /* Tells sequences of one cache apart: predictors follow them from pass to pass. */
 uint32_t clb_kv_seq_number(const clb_kv_seq *seq);
 uint32_t clb_kv_seq_needs(const clb_kv_seq *seq);    /* COLIBRI_KV_NEED_* of its strategy */

@@ -217,6 +217,22 @@ int clb_kv_seq_protect(clb_kv_seq *seq, uint32_t n, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Nothing of the layer is dropped when a pass begins. */
+static bool unbounded(const clb_kv_seq *seq, uint32_t layer)
+{
+    return !clb_kv_layer_evicts(seq, layer) || !(seq->traits.triggers & COLIBRI_KV_AT_OVER_BUDGET);
+}
+
+bool clb_kv_seq_full(const clb_kv_seq *seq)
+{
+    const uint32_t n_kv_heads = seq->cache->layout.n_kv_heads;
+    for (uint32_t layer = 0; layer < seq->cache->layout.n_layers; layer++)
+        for (uint32_t head = 0; unbounded(seq, layer) && head < n_kv_heads; head++)
+            if (seq->heads[(size_t)layer * n_kv_heads + head].n >= seq->ctx)
+                return true;
+    return false;
+}
+
 uint32_t clb_kv_seq_number(const clb_kv_seq *seq)
 {
     return seq->number;

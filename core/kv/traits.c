@@ -1,6 +1,14 @@
 /* What a chain of wrappers and their child want together. */
 #include "kv/internal.h"
 
+bool clb_kv_holds_prompts(const clb_kv_layout *layout, const clb_kv_traits *traits)
+{
+    bool holds = !traits->evicts || !(traits->triggers & (COLIBRI_KV_AT_OVER_BUDGET | COLIBRI_KV_AT_CHUNK));
+    for (uint32_t i = 0; layout->evictable && i < layout->n_layers; i++)
+        holds = holds || !layout->evictable[i];
+    return holds;
+}
+
 clb_kv_traits clb_kv_traits_of(const struct colibri_kv_strategy *strategy, const struct colibri_kv_child *child,
                                enum clb_kv_renumber positions)
 {

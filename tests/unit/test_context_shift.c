@@ -171,6 +171,42 @@ static void evicting_runs_in_constant_memory(void **state)
     }
 }
 
+/* A strategy that makes no room when a pass begins keeps what comes up to the context: then the text ends there, as it does
+ * without a strategy, and with what was written. A prompt that it must hold whole is refused before anything is computed. */
+static void texts_end_where_nothing_makes_room(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"threads=2", "batch=16", "ctx=96", "kv-strategy=h2o", "kv-budget=80", NULL};
+    static const uint32_t triggers[] = {COLIBRI_KV_AT_PREFILL_END, COLIBRI_KV_AT_CHUNK};
+    for (size_t i = 0; i < sizeof triggers / sizeof *triggers; i++) {
+        const bool at_end = triggers[i] == COLIBRI_KV_AT_PREFILL_END;
+        clb_error err;
+        test_engine e;
+        uint32_t ids[120];
+        open_engine(&e, settings);
+        some_ids(&e, ids, 120);
+        struct colibri_kv_strategy strategy = *e.engine->kv_choice.strategy;
+        strategy.triggers = triggers[i];
+        e.engine->kv_choice.strategy = &strategy;
+        e.engine->kv_choice.traits.triggers = triggers[i];
+        const clb_generate_options options = {.ignore_eog = true, .sampling = {.top_p = 1, .repeat_penalty = 1}};
+        clb_generation g;
+        clb_session *s = make(&e);
+        assert_ok(clb_session_generate(s, ids, 20, &options, &g, &err), &err);
+        assert_int_equal(g.finish, CLB_FINISH_CONTEXT);
+        assert_int_equal(g.tokens.n, 96 - 20 + 1);
+        assert_true(clb_session_full(s));
+        clb_generation_free(&g);
+        clb_session_reset(s);
+        assert_int_equal(clb_session_feed(s, ids, 120, NULL, &err), at_end ? COLIBRI_E_LIMIT : COLIBRI_OK);
+        if (at_end)
+            assert_non_null(strstr(err.msg, "120 tokens, the context holds 96"));
+        assert_int_equal(clb_session_n_tokens(s), at_end ? 0 : 120);
+        clb_session_destroy(s);
+        test_engine_close(&e);
+    }
+}
+
 static void a_protected_start_must_leave_room(void **state)
 {
     (void)state;
@@ -191,7 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shift_is_a_fresh_start),         cmocka_unit_test(generation_goes_on),
         cmocka_unit_test(nothing_to_drop_ends_the_text),    cmocka_unit_test(evicting_runs_in_constant_memory),
-        cmocka_unit_test(a_protected_start_must_leave_room),
+        cmocka_unit_test(texts_end_where_nothing_makes_room), cmocka_unit_test(a_protected_start_must_leave_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

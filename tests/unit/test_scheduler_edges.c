@@ -82,6 +82,39 @@ static void choices_that_cannot_be_copied(void **state)
     }
 }
 
+/* Where the strategy makes no room when a pass begins, a request ends with its context, not with an error, and one whose prompt
+ * does not fit is not taken. */
+static void contexts_end_under_strategies_too(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"threads=2", "batch=16", "ctx=96", "kv-strategy=h2o", "kv-budget=80", NULL};
+    const test_engine_hooks hooks = {.n_sequences = 4};
+    struct served d;
+    struct heard h[2] = {0};
+    clb_request *r[2], *none;
+    clb_error err;
+    uint32_t ids[120];
+    begin(&d, SMALL, settings, &hooks, 4, 1000);
+    struct colibri_kv_strategy strategy = *d.e.engine->kv_choice.strategy;
+    strategy.triggers = d.e.engine->kv_choice.traits.triggers = COLIBRI_KV_AT_PREFILL_END;
+    d.e.engine->kv_choice.strategy = &strategy;
+    random_ids(d.e.engine, ids, 120, 14);
+    for (uint32_t i = 0; i < 2; i++) {
+        clb_request_options o = plain(ids + i, 30 + 10 * i, 200, 5 + i, &h[i]);
+        o.n_choices = 2;
+        r[i] = submit(&d, &o);
+    }
+    const clb_request_options o = plain(ids, 97, 1, 5, &h[0]);
+    assert_fails(clb_scheduler_submit(d.s, &o, &none, &err), &err, COLIBRI_E_LIMIT, "97 tokens, the context holds 96");
+    finish(&d, r, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < 2; k++) {
+            assert_int_equal(h[i].status, COLIBRI_OK);
+            assert_int_equal(h[i].choice[k].finish, CLB_FINISH_CONTEXT);
+            assert_int_equal(h[i].choice[k].n_tokens, 96 - 30 - 10 * i + 1);
+        }
+}
+
 /* Who generates does not stand still while a long prompt is scored, which has passes of its own. */
 static void scoring_lets_others_generate(void **state)
 {
@@ -315,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_shift_like_lone_runs),
         cmocka_unit_test(choices_that_cannot_be_copied),
+        cmocka_unit_test(contexts_end_under_strategies_too),
         cmocka_unit_test(scoring_lets_others_generate),
         cmocka_unit_test(a_full_cache_fails_those_that_do_not_fit),
         cmocka_unit_test(waiting_for_a_prefix_survives_a_newcomer),

@@ -1,8 +1,9 @@
 /* libFuzzer: chat requests and replies. The first byte chooses:
  *   p  a request: the template, a NUL, messages, a NUL, tools, the last two as JSON: a prompt, or an error of one line
- *   r  a reply: a byte for the format, one for the size of the pieces, and the text: whole and in pieces it must give
- * the same COLIBRI_FUZZ_MODEL names the model whose vocabulary is taken; without it examples/tiny-moe below the current
- * folder. Seeds: tests/fuzz/corpus/chat. */
+ *   r  a reply: a byte for the format, one for the size of the pieces (less than 16; 16: it is cut off; 32: it follows
+ * a grammar of answers or calls), and the text: whole and in pieces it must give the same COLIBRI_FUZZ_MODEL names the
+ * model whose vocabulary is taken; without it examples/tiny-moe below the current folder. Seeds:
+ * tests/fuzz/corpus/chat. */
 #include <string.h>
 
 #include "example_vocab.h"
@@ -31,15 +32,23 @@ static int on_piece(void *ctx, const clb_piece *p, clb_error *err)
     return clb_buf_append(&s->log, p->text, p->n, err);
 }
 
-static void parse(const clb_tool_format *f, const json_t *tools, const char *text, size_t n, size_t piece, sink *s)
+static void parse(const clb_tool_format *f, const json_t *tools, const char *text, size_t n, size_t piece, unsigned how,
+                  sink *s)
 {
     clb_error err = {0};
     clb_reply_parser *p;
-    const clb_reply_parser_options o = {
-        .format = f, .tools = tools, .reasoning = true, .opened = "", .on_piece = on_piece, .ctx = s};
+    const clb_reply_parser_options o = {.format = f,
+                                        .tools = tools,
+                                        .reasoning = true,
+                                        .answer = how & 32,
+                                        .opened = "",
+                                        .on_piece = on_piece,
+                                        .ctx = s};
     REQUIRE(clb_reply_parser_create(&o, &p, &err) == COLIBRI_OK);
     for (size_t i = 0; i < n; i += piece)
         REQUIRE(clb_reply_parser_feed(p, text + i, n - i < piece ? n - i : piece, &err) == COLIBRI_OK);
+    if (how & 16)
+        clb_reply_parser_cut(p);
     REQUIRE(clb_reply_parser_finish(p, &err) == COLIBRI_OK);
     REQUIRE(!s->open);
     clb_reply_parser_free(p);
@@ -61,8 +70,8 @@ static void reply(const uint8_t *data, size_t size)
     const clb_tool_format *f = &clb_tool_formats[data[0] % n];
     const char *text = (const char *)data + 2;
     sink whole = {.last = CLB_PIECE_CALL_END}, pieces = {.last = CLB_PIECE_CALL_END};
-    parse(f, tools, text, size - 2, size, &whole);
-    parse(f, tools, text, size - 2, 1 + data[1] % 16, &pieces);
+    parse(f, tools, text, size - 2, size, data[1], &whole);
+    parse(f, tools, text, size - 2, 1 + data[1] % 16, data[1], &pieces);
     REQUIRE(whole.log.n == pieces.log.n &&
             (whole.log.n == 0 || memcmp(whole.log.data, pieces.log.data, whole.log.n) == 0));
     clb_buf_free(&whole.log);

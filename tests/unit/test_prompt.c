@@ -359,8 +359,16 @@ static void answer_or_calls(void **state)
     assert_null(p.gbnf);
     clb_prompt_free(&p);
     o.choice = CLB_TOOLS_AUTO;
-    assert_fails(make(unmarked, hi, &o, &p, &text, param, &err), &err, COLIBRI_E_UNSUPPORTED,
-                 "a mark that calls begin with");
+    /* calls without a mark are told from it by how they begin */
+    assert_ok(make(unmarked, hi, &o, &p, &text, param, &err), &err);
+    assert_non_null(strstr(p.gbnf, "answer-root ::= \"yes\""));
+    assert_string_equal(param, "");
+    clb_prompt_free(&p);
+    o.answer = "root ::= .*";
+    assert_ok(make(unmarked, hi, &o, &p, &text, param, &err), &err);
+    clb_prompt_free(&p);
+    o.tools = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}]";
+    assert_fails(make(unmarked, hi, &o, &p, &text, param, &err), &err, COLIBRI_E_UNSUPPORTED, "begin like a call");
     assert_string_equal(param, "tools");
     clb_buf_free(&text);
 }

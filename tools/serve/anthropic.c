@@ -156,11 +156,12 @@ static int read_request(const json_t *body, request *q, clb_refusal *r)
     return COLIBRI_OK;
 }
 
-static int make_prompt(const clb_app *app, const request *q, clb_prompt *prompt, clb_refusal *r)
+static int make_prompt(const clb_app *app, request *q, clb_prompt *prompt, clb_refusal *r)
 {
     clb_error err = {0};
     if (!app->chat)
         return clb_refuse(r, NULL, "model", "the model has no chat template: start the server with --chat-template");
+    q->prompt.tree = app->tree;
     const int rc = clb_prompt_make(app->chat, app->engine->vocab, &q->prompt, prompt, NULL, &err);
     if (rc == COLIBRI_E_USAGE || rc == COLIBRI_E_UNSUPPORTED || rc == COLIBRI_E_LIMIT)
         return clb_refuse(r, NULL, "messages", "%s", err.msg);

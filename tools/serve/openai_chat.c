@@ -106,6 +106,7 @@ static int make_prompt(clb_app *app, struct chat_request *q, clb_text_options *o
     clb_error err = {0};
     char param[64] = "";
     q->prompt.constrained = q->gbnf.n > 0;
+    q->prompt.tree = app->tree;
     if (q->gbnf.n && q->prompt.tools && q->prompt.choice != CLB_TOOLS_NONE) { /* it becomes a part of another one */
         CLB_TRY(clb_openai_grammar(o, &q->gbnf, q->gbnf_param, r));
         clb_grammar_release(o->grammar);

@@ -209,6 +209,7 @@ static int read_body(clb_app *app, const json_t *body, clb_text_options *o, requ
     CLB_TRY(read_reasoning(body, q, r));
     CLB_TRY(read_text(body, q, r));
     q->prompt.constrained = q->gbnf.n > 0;
+    q->prompt.tree = app->tree;
     q->prompt.answer = q->gbnf.n ? q->gbnf.data : NULL;
     return COLIBRI_OK;
 }

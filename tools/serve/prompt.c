@@ -172,18 +172,22 @@ static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb
         opened = prefill.n ? prefill.data : "";
     }
     /* strict functions that need not be called: a grammar where calls have a mark, else the model's word */
-    const bool may = clb_tool_may_be_constrained(a->format);
-    if (tools && q->choice == CLB_TOOLS_AUTO && q->answer && !may) {
+    const bool strict = any_strict(tools) && clb_tool_may_be_constrained(a->format);
+    if (tools && q->choice == CLB_TOOLS_AUTO && (q->answer || strict)) {
+        const clb_tool_auto may = {.format = a->format,
+                                   .vocab = vocab,
+                                   .tree = q->tree,
+                                   .tools = tools,
+                                   .one_call = q->one_call,
+                                   .answer = q->answer,
+                                   .opened = opened,
+                                   .thoughts = q->reasoning};
         if (a->param)
             snprintf(a->param, 64, "tools");
-        CLB_GO(clb_fail(err, COLIBRI_E_UNSUPPORTED,
-                        "tools together with a format of the answer need a mark that calls begin with, which this "
-                        "model's (%s) do not have: ask for a call with tool_choice \"required\", or for an answer with "
-                        "\"none\"",
-                        clb_tool_format_name(a->format)));
+        CLB_GO(clb_tool_grammar_auto(&may, &gbnf, err));
+        if (a->param)
+            a->param[0] = '\0';
     }
-    if (tools && q->choice == CLB_TOOLS_AUTO && may && (q->answer || any_strict(tools)))
-        CLB_GO(clb_tool_grammar_auto(a->format, vocab, tools, q->one_call, q->answer, &gbnf, err));
     out->format = a->format;
     out->special = needs_special(vocab, a->format, tools != NULL, q->reasoning);
     out->opened = strdup(opened);
@@ -257,7 +261,8 @@ clb_prompt_reply clb_prompt_take_reply(clb_prompt *p, const clb_prompt_request *
                                     .tools = request->choice == CLB_TOOLS_NONE ? NULL
                                                                                : json_incref((json_t *)request->tools),
                                     .opened = p->opened,
-                                    .reasoning = request->reasoning};
+                                    .reasoning = request->reasoning,
+                                    .answer = request->constrained};
     p->opened = NULL;
     return reply;
 }
@@ -276,6 +281,7 @@ int clb_prompt_reply_parser(const clb_prompt_reply *reply,
     const clb_reply_parser_options options = {.format = reply->format,
                                               .tools = reply->tools,
                                               .reasoning = reply->reasoning,
+                                              .answer = reply->answer,
                                               .opened = reply->opened,
                                               .on_piece = on_piece,
                                               .ctx = ctx};

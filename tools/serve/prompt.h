@@ -3,6 +3,7 @@
 #ifndef CLB_SERVE_PROMPT_H
 #define CLB_SERVE_PROMPT_H
 
+#include "grammar/grammar.h"
 #include "serve/tools.h"
 
 typedef struct clb_prompt_request {
@@ -14,6 +15,7 @@ typedef struct clb_prompt_request {
     const json_t *documents; /* list; NULL */
     const json_t *kwargs;    /* chat_template_kwargs, an object; NULL */
     const char *answer;      /* with `constrained`: that grammar; the reply may call instead. NULL: it is not needed here */
+    const clb_token_tree *tree; /* of the vocabulary; NULL: one is made if it is needed */
     bool constrained;        /* the reply will follow a grammar of the caller's: the prompt leaves no thoughts open */
     bool reasoning;          /* for opened: thoughts are told from the answer */
 } clb_prompt_request;
@@ -32,7 +34,7 @@ typedef struct clb_prompt {
  * role developer becomes system if the template has none, arguments of earlier calls become what the template wants,
  * tools of a template without them are explained in the system message, and results are given as a user's message. An
  * assistant's message at the end is gone on with. USAGE: messages that make no sense or that the template refuses;
- * UNSUPPORTED: an answer or calls, where calls have no mark to tell them by. *param (may be NULL) says where, "messages[3].content", or is "". [any-thread] */
+ * UNSUPPORTED: an answer or calls, where they cannot be told apart. *param (may be NULL) says where, "messages[3].content", or is "". [any-thread] */
 int clb_prompt_make(const clb_chat_format *chat, const clb_vocab *vocab, const clb_prompt_request *request,
                     clb_prompt *out, char param[64], clb_error *err);
 void clb_prompt_free(clb_prompt *p);
@@ -43,6 +45,7 @@ typedef struct clb_prompt_reply {
     json_t *tools; /* NULL: none, or none may be called */
     char *opened;  /* marks that the prompt ended with */
     bool reasoning;
+    bool answer; /* it follows a grammar */
 } clb_prompt_reply;
 
 /* Takes what it needs out of the prompt, and holds the request's tools. */

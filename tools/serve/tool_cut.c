@@ -37,6 +37,10 @@ static void forget_in_text(clb_reply_parser *p)
     const clb_tool_format *f = p->o.format;
     const char *marks[3 * CLB_MARKS];
     size_t n = 0;
+    if (p->o.answer && !p->n_calls) { /* what waits is the begin of a mark, or of a call without one */
+        p->buf.n = p->at;
+        return;
+    }
     for (size_t i = 0; i < CLB_MARKS && p->o.tools; i++)
         marks[n++] = f->open[i];
     for (size_t i = 0; i < 2 * CLB_MARKS; i++)

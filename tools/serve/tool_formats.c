@@ -208,7 +208,7 @@ const clb_tool_format clb_tool_formats[] = {
     {.name = "functools",
      .signs = {"functools"},
      .shape = CLB_SHAPE_JSON,
-     .open = {" functools", "functools"},
+     .open = {" functools[", "functools["},
      JSON_KEYS,
      .list = true},
     {.name = "hermes",

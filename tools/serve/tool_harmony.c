@@ -9,6 +9,7 @@
 #include "serve/tool_impl.h"
 
 enum { H_HEADER, H_BODY };
+enum { BODY_NEW, BODY_OBJECT, BODY_TEXT }; /* of a call */
 
 #define HEADER_MOST 512
 
@@ -45,6 +46,8 @@ static int begin_message(clb_reply_parser *p, clb_str head, clb_error *err)
     if (to.n == 0 || !p->o.tools || (to.n == 4 && memcmp(to.p, "user", 4) == 0))
         return COLIBRI_OK;
     strcpy(p->channel, "call");
+    p->scan = (clb_value_scan){0};
+    p->value_kind = BODY_NEW;
     return clb_put_call(p, to, (clb_str){"", 0}, err);
 }
 
@@ -67,6 +70,26 @@ static int end_message(clb_reply_parser *p, clb_error *err)
     if (p->first_param)
         CLB_TRY(clb_put_arguments(p, "{}", 2, err));
     return clb_put_call_end(p, err);
+}
+
+/* Arguments as an object, up to its end: marks in its strings are text. */
+static int read_object(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    if (p->value_kind == BODY_NEW)
+        clb_skip_space(p);
+    const clb_str rest = clb_rest(p);
+    *out = rest.n ? CLB_READ_ON : CLB_READ_MORE;
+    if (rest.n == 0)
+        return COLIBRI_OK;
+    if (p->value_kind == BODY_NEW) {
+        p->value_kind = rest.p[0] == '{' ? BODY_OBJECT : BODY_TEXT;
+        return COLIBRI_OK;
+    }
+    const size_t n = clb_value_scan_on(&p->scan, rest.p, rest.n);
+    CLB_TRY(put_body(p, rest.p, n, err));
+    p->at += n;
+    *out = p->scan.done ? CLB_READ_ON : CLB_READ_MORE;
+    return COLIBRI_OK;
 }
 
 int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err)
@@ -97,8 +120,15 @@ int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         p->at++; /* its mark is text too */
         return clb_put_content(p, rest.p, 1, err);
     }
+    if (p->o.answer && strcmp(p->channel, "final") == 0) { /* marks in it are its characters */
+        p->at = p->buf.n;
+        return clb_put_content(p, rest.p, rest.n, err);
+    }
+    if (p->in_call && p->value_kind != BODY_TEXT && !p->scan.done)
+        return read_object(p, out, err);
     const size_t end = clb_find_mark(rest, ends, N_ENDS, p->final, &which);
-    CLB_TRY(put_body(p, rest.p, end, err));
+    if (!p->in_call || p->value_kind == BODY_TEXT) /* behind an object there is nothing that counts */
+        CLB_TRY(put_body(p, rest.p, end, err));
     p->at += end;
     if (which < 0)
         return COLIBRI_OK;

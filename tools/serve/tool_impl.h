@@ -68,6 +68,7 @@ struct clb_reply_parser {
     const clb_tool_format *f; /* of the call at hand: a model may write another one than its own */
     bool begun;               /* something of the answer was given out */
     bool start;               /* the text may still begin with thoughts or a call without a mark */
+    bool answered;            /* with o.answer: it is an answer */
     bool after_thought;       /* blanks are not given out before the next text */
     size_t blanks;            /* white space at `at` that is given out when text follows */
     const char *thought_close;
@@ -113,10 +114,12 @@ bool clb_tool_known(const clb_reply_parser *p, clb_str name);
 const char *clb_thought_open(const char *text, size_t n);
 const char *clb_thought_close(const char *open);
 bool clb_thought_mark(clb_str token);
-bool clb_thought_part(clb_str token); /* or a part of one */
+bool clb_thought_part(clb_str token);  /* or a part of one */
 bool clb_begins_thought(clb_str text); /* the text is the begin of an opening mark, not yet all of it */
 /* The reply is read as channels. */
 bool clb_harmony(const clb_reply_parser *p);
+/* Whether the text begins with the head of a call without a mark, as grammars write it (clb_begins). */
+int clb_begins_head(const clb_reply_parser *p, clb_str text);
 /* Leaves out what a cut text ends with and is nothing yet (tool_cut.c). */
 void clb_forget_cut(clb_reply_parser *p);
 /* What turned out to be no call is one that was cut. */

@@ -404,6 +404,7 @@ static int read_named_header(clb_reply_parser *p, enum clb_read *out, clb_error 
     if (line && line - rest.p == 3 && memcmp(rest.p, "all", 3) == 0) { /* the answer, to everybody */
         p->at += 4;
         p->mode = CLB_MODE_TEXT;
+        p->answered = true;
         *out = CLB_READ_ON;
         return COLIBRI_OK;
     }

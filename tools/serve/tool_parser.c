@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "serve/tool_impl.h"
+#include "serve/tool_rules.h"
 
 /* Marks around thoughts, where the reply begins with one. */
 static const struct {
@@ -139,6 +140,14 @@ static void begin_calls(clb_reply_parser *p, bool unmarked)
     p->unmarked = unmarked;
 }
 
+/* How much of the mark is nothing but a mark: one that begins a call, or a list of them, is read with it. */
+static size_t mark_taken(const clb_tool_format *f, const char *mark, size_t n)
+{
+    if (f->call_open && n && n == strlen(f->call_open) && memcmp(mark, f->call_open, n) == 0)
+        return 0;
+    return n && mark[n - 1] == '[' ? n - 1 : n;
+}
+
 /* A reply with calls that ends inside of the mark of one more (cut by its length) says nothing by that. */
 static void forget_begun_mark(clb_reply_parser *p, const char *const *marks, size_t n)
 {
@@ -210,9 +219,61 @@ static int read_text(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     p->at += p->blanks;
     p->blanks = 0;
     begin_calls(p, false);
-    if (strcmp(marks[which], p->f->call_open ? p->f->call_open : "") != 0)
-        p->at += strlen(marks[which]);
+    p->at += mark_taken(p->f, marks[which], strlen(marks[which]));
     return COLIBRI_OK;
+}
+
+int clb_begins_head(const clb_reply_parser *p, clb_str text)
+{
+    const json_t *tool;
+    clb_buf head = {0};
+    size_t i;
+    int most = -1;
+    json_array_foreach(p->o.tools, i, tool)
+    {
+        head.n = 0;
+        if (clb_write_head(p->o.format, json_string_value(json_object_get(json_object_get(tool, "function"), "name")),
+                           &head, NULL))
+            break;
+        const int begins = clb_begins(text, head.data);
+        most = begins > most ? begins : most;
+    }
+    clb_buf_free(&head);
+    return most;
+}
+
+/* A reply of a grammar: calls from its first byte on, or none. */
+static int read_answer(clb_reply_parser *p, enum clb_read *out, clb_error *err)
+{
+    const clb_tool_format *f = p->o.format;
+    *out = CLB_READ_MORE;
+    while (p->after_thought && p->at < p->buf.n && blank(p->buf.data[p->at]))
+        p->at++;
+    const clb_str rest = clb_rest(p);
+    if (rest.n == 0)
+        return COLIBRI_OK;
+    p->after_thought = false;
+    int most = f->bare && p->o.tools && !p->answered ? clb_begins_head(p, rest) : -1;
+    const bool unmarked = most > 0;
+    size_t mark = 0;
+    for (size_t i = 0; i < CLB_MARKS && f->open[i] && p->o.tools && !p->answered && !unmarked; i++) {
+        const int begins = clb_begins(rest, f->open[i]);
+        most = begins > most ? begins : most;
+        if (begins > 0 && strlen(f->open[i]) > mark)
+            mark = strlen(f->open[i]);
+    }
+    if (most == 0 && !p->final)
+        return COLIBRI_OK;
+    if (most > 0) {
+        p->mark = p->at;
+        begin_calls(p, unmarked);
+        p->at += mark_taken(f, p->buf.data + p->at, mark);
+        *out = CLB_READ_ON;
+        return COLIBRI_OK;
+    }
+    p->answered = true;
+    p->at = p->buf.n;
+    return clb_put_content(p, rest.p, rest.n, err);
 }
 
 /* How the reply begins: thoughts, a call without a mark, or neither. */
@@ -244,7 +305,7 @@ static int read_start(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         return COLIBRI_OK;
     }
     p->start = false;
-    if (bare && rest.n && rest.p[0] == '{') {
+    if (bare && rest.n && rest.p[0] == '{' && !p->o.answer) {
         p->mark = p->at;
         p->at += skip;
         begin_calls(p, true);
@@ -309,8 +370,10 @@ static int step(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         return clb_read_harmony(p, out, err);
     if (p->mode == CLB_MODE_THOUGHT)
         return read_thought(p, out, err);
+    if (p->mode == CLB_MODE_TEXT && p->start)
+        return read_start(p, out, err);
     if (p->mode == CLB_MODE_TEXT)
-        return p->start ? read_start(p, out, err) : read_text(p, out, err);
+        return p->o.answer && !p->n_calls ? read_answer(p, out, err) : read_text(p, out, err);
     CLB_TRY(read_call(p, out, err));
     if (*out != CLB_READ_BAD)
         return COLIBRI_OK;
@@ -318,6 +381,7 @@ static int step(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     *out = CLB_READ_ON;
     p->mode = CLB_MODE_TEXT;
     p->blanks = 0;
+    p->answered = true;
     if (p->in_call)
         CLB_TRY(clb_put_call_end(p, err));
     if (clb_is_cut_call(p)) {

@@ -53,6 +53,8 @@ typedef struct clb_reply_parser_options {
     const clb_tool_format *format;
     const json_t *tools; /* borrowed; NULL: no tools, everything that looks like a call is content */
     bool reasoning;      /* tell thoughts from the answer; otherwise they are content as they come */
+    bool answer;         /* the text follows a grammar: it is calls from the first byte on, written as grammars of calls
+                          * have them (tool_grammar.h), or an answer that is content to its last byte, whatever is in it */
     const char *opened;  /* what the prompt ended with, clb_prompt.opened: "", or marks that the text goes on from */
     /* Not an error: a nonzero status stops the parser and is returned by feed and finish. */
     int (*on_piece)(void *ctx, const clb_piece *piece, clb_error *err);

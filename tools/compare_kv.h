@@ -40,6 +40,7 @@ typedef struct clb_kvc_setting {
 
 typedef struct clb_kvc_record {
     uint32_t setting, item;
+    uint64_t bad_answers;                /* of the strategy, replaced by the host */
     double values[CLB_KVC_METRIC_COUNT]; /* in units, not logarithms; NAN: not measured */
 } clb_kvc_record;
 
@@ -108,6 +109,10 @@ bool clb_kvc_has(const clb_kvc *c, uint32_t setting, uint32_t item);
 int clb_kvc_add_record(clb_kvc *c, const clb_kvc_record *record, clb_error *err);
 /* Takes seen and share. */
 int clb_kvc_add_raster(clb_kvc *c, const clb_kvc_raster *raster, clb_error *err);
+/* Answers of a setting's strategy that were bad, in *items of its *of items. */
+uint64_t clb_kvc_bad_answers(const clb_kvc *c, uint32_t setting, uint32_t *items, uint32_t *of);
+/* One line that says so; false if there were none. */
+bool clb_kvc_bad_text(const clb_kvc *c, uint32_t setting, char *out, size_t size);
 /* The setting of a strategy at a budget; CLB_KVC_NONE: not there. */
 uint32_t clb_kvc_cell(const clb_kvc *c, uint32_t name, uint32_t size);
 /* A budget is "25%" or "512". USAGE, with the flag's name, if it is neither. */

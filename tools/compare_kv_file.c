@@ -81,6 +81,8 @@ json_t *clb_kvc_record_json(const clb_kvc *c, const clb_kvc_record *record)
         if (isfinite(record->values[m]))
             json_object_set_new(values, clb_kvc_metric_get((enum clb_kvc_metric)m).json_name,
                                 json_real(record->values[m]));
+    if (record->bad_answers)
+        json_object_set_new(line, "bad_answers", json_integer((json_int_t)record->bad_answers));
     if (json_object_set_new(line, "values", values)) {
         json_decref(line);
         return NULL;
@@ -229,6 +231,8 @@ static int read_result(clb_kvc *c, const json_t *line, clb_error *err)
     clb_kvc_record r;
     CLB_TRY(find(c, line, &r.setting, &r.item, err));
     const json_t *const values = json_object_get(line, "values");
+    const double bad = number_of(line, "bad_answers");
+    r.bad_answers = bad >= 1 && bad < 1e15 ? (uint64_t)bad : 0;
     for (int m = 0; m < CLB_KVC_METRIC_COUNT; m++)
         r.values[m] = number_of(values, clb_kvc_metric_get((enum clb_kvc_metric)m).json_name);
     return clb_kvc_add_record(c, &r, err);

@@ -1,5 +1,6 @@
 /* The grid: settings, tasks, items and records, whoever they come from. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -268,6 +269,32 @@ static int make_room(clb_kvc *c, uint32_t setting, uint32_t item, clb_error *err
     c->filled_settings = (uint32_t)n_settings;
     c->filled_items = (uint32_t)n_items;
     return COLIBRI_OK;
+}
+
+uint64_t clb_kvc_bad_answers(const clb_kvc *c, uint32_t setting, uint32_t *items, uint32_t *of)
+{
+    uint64_t n = 0;
+    *items = *of = 0;
+    for (uint32_t r = 0; r < c->n_records; r++)
+        if (c->records[r].setting == setting) {
+            n += c->records[r].bad_answers;
+            *items += c->records[r].bad_answers > 0;
+            ++*of;
+        }
+    return n;
+}
+
+bool clb_kvc_bad_text(const clb_kvc *c, uint32_t setting, char *out, size_t size)
+{
+    const clb_kvc_setting *const s = &c->settings[setting];
+    uint32_t items, of;
+    if (!clb_kvc_bad_answers(c, setting, &items, &of))
+        return false;
+    snprintf(out, size,
+             "%.160s at %.20s answered badly in %u of %u items, where the first and the newest positions stayed instead: its "
+             "figures are not the strategy's.",
+             c->names[s->name], *s->budget ? s->budget : "all", items, of);
+    return true;
 }
 
 int clb_kvc_add_record(clb_kvc *c, const clb_kvc_record *record, clb_error *err)

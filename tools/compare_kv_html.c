@@ -282,6 +282,13 @@ static void head(struct kvc_html *h)
                      ? " and compressed when the question is known"
                      : ", so that dropping happens before the question is known",
                  c->resamples ? c->resamples : CLB_BOOTSTRAP_RESAMPLES);
+    char bad[320];
+    for (uint32_t s = 0; s < c->n_settings; s++)
+        if (clb_kvc_bad_text(c, s, bad, sizeof bad)) {
+            clb_page_add(g, "<p><b>Warning: ");
+            clb_page_text(g, bad);
+            clb_page_add(g, "</b></p>");
+        }
     if (c->other_machine)
         clb_page_add(g, "<p><b>Parts ran on different machines or versions: do not compare their speeds.</b></p>");
     if (c->interrupted)

@@ -94,13 +94,29 @@ static json_t *pairs_json(const clb_kvc *c)
     return out;
 }
 
+static json_t *replaced_json(const clb_kvc *c)
+{
+    json_t *const out = json_array();
+    for (uint32_t s = 0; s < c->n_settings; s++) {
+        const clb_kvc_setting *const k = &c->settings[s];
+        uint32_t items, of;
+        const uint64_t n = clb_kvc_bad_answers(c, s, &items, &of);
+        if (n)
+            json_array_append_new(out, json_pack("{so, so, so, sI, si, si}", "strategy", clb_json_text(k->strategy),
+                                                 "budget", clb_json_text(k->budget), "positions",
+                                                 clb_json_text(k->positions), "bad_answers", (json_int_t)n, "items",
+                                                 (int)items, "of", (int)of));
+    }
+    return out;
+}
+
 int clb_kvc_print_json(const clb_kvc *c, clb_error *err)
 {
-    json_t *const out = json_pack("{ss, sO, si, sb, sb, si, si, so, so, so}", "schema", CLB_KVC_SCHEMA, "run",
+    json_t *const out = json_pack("{ss, sO, si, sb, sb, si, si, so, so, so, so}", "schema", CLB_KVC_SCHEMA, "run",
                                   c->header, "parts", (int)c->n_headers, "other_machine", c->other_machine ? 1 : 0,
                                   "interrupted", c->interrupted ? 1 : 0, "results", (int)c->n_records, "resamples",
                                   (int)(c->resamples ? c->resamples : CLB_BOOTSTRAP_RESAMPLES), "baseline",
                                   c->baseline == CLB_KVC_NONE ? json_null() : clb_json_text(c->names[c->baseline]),
-                                  "cells", cells_json(c), "pairs", pairs_json(c));
+                                  "cells", cells_json(c), "pairs", pairs_json(c), "replaced", replaced_json(c));
     return clb_json_print(out, err);
 }

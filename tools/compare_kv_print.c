@@ -200,6 +200,16 @@ static void print_all(const clb_kvc *c, FILE *f, bool markdown)
             clb_kvc_table_free(&table);
         }
     fprintf(f, "\n%s\n", notes);
+    char bad[320];
+    for (uint32_t s = 0; s < c->n_settings; s++)
+        if (clb_kvc_bad_text(c, s, bad, sizeof bad)) {
+            fputs(markdown ? "\n**Warning:** " : "Warning: ", f);
+            if (markdown)
+                markdown_cell(bad, f);
+            else
+                fputs(bad, f);
+            fputc('\n', f);
+        }
     if (c->other_machine)
         fprintf(f, "%sParts of this were run on different machines or versions: do not compare their speeds.\n",
                 markdown ? "\n" : "");

@@ -212,6 +212,7 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
         rc = find_base(g, at, &in, err);
     if (!rc)
         rc = clb_kv_trial_run(g->engine, &in, &t, err);
+    record.bad_answers = t.bad_answers;
     clb_buf said = {0};
     if (!rc)
         rc = clb_detokenize(g->engine->vocab, t.generated.ids, t.generated.n, false, &said, err);
@@ -226,8 +227,6 @@ static int run_one(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number, clb
         json_t *const line = clb_kvc_record_json(g->c, &record);
         if (item->n_generate)
             json_object_set_new(line, "generated", clb_json_bytes(said.data ? said.data : "", said.n));
-        if (t.bad_answers)
-            json_object_set_new(line, "bad_answers", json_integer((json_int_t)t.bad_answers));
         rc = clb_kvc_write_line(g, line, err);
         if (!rc)
             rc = clb_kvc_add_record(g->c, &record, err);
@@ -265,8 +264,9 @@ static int run_setting(struct clb_kvc_grid_run *g, uint32_t at, uint32_t number,
         return COLIBRI_OK;
     }
     if (rc)
-        return clb_context(err, "%.100s at %s, item %.80s", g->c->names[setting->name],
-                           *setting->budget ? setting->budget : "all", g->c->ids[item->item]);
+        return clb_context(err, "%.100s at %s, item %.80s of %.80s", g->c->names[setting->name],
+                           *setting->budget ? setting->budget : "all", g->c->ids[item->item],
+                           g->c->tasks[g->c->items[item->item].task].name);
     g->done += !there;
     clb_progress(g->engine->log, "comparing", g->done, g->total);
     return COLIBRI_OK;

@@ -198,8 +198,12 @@ static int each_line(struct clb_kvc_reading *r, const clb_buf *text, clb_error *
             continue;
         json_error_t why;
         json_t *const o = json_loadb(p, n, JSON_REJECT_DUPLICATES, &why);
-        int rc = o ? COLIBRI_OK : clb_fail(err, COLIBRI_E_FORMAT, "%s", why.text);
-        if (!rc)
+        int rc = COLIBRI_OK;
+        if (!o)
+            rc = clb_fail(err, COLIBRI_E_FORMAT, "%s; each line must be a JSON object with %s", why.text,
+                          r->kind == CLB_KVC_TEXT ? "\"text\""
+                                                  : "\"prompt\" and \"answer\" (a plain text goes with --task text=FILE)");
+        else
             rc = r->kind == CLB_KVC_TEXT ? text_line(r, o, line, err) : recall_line(r, o, line, err);
         json_decref(o);
         if (rc)

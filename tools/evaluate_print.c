@@ -170,12 +170,15 @@ static int print_costs(const clb_evaluation *e, uint32_t task, clb_error *err)
     return e->alone ? COLIBRI_OK : cost_row(e, task, CLB_EVAL_OWN, err);
 }
 
-static uint64_t bad_answers(const clb_evaluation *e)
+static void print_bad_answers(const clb_evaluation *e)
 {
-    uint64_t n = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < e->cases.n; i++)
-        n += e->items[i].done ? e->items[i].run[CLB_EVAL_OWN].trial.bad_answers : 0;
-    return n;
+        n += e->items[i].done && e->items[i].run[CLB_EVAL_OWN].trial.bad_answers;
+    if (n)
+        printf("\nWarning: the strategy answered badly in %u of %u items, where the first and the newest positions stayed "
+               "instead: the figures are not the strategy's.\n",
+               n, e->n_done);
 }
 
 int clb_evaluate_print(const clb_evaluation *e, clb_error *err)
@@ -195,8 +198,6 @@ int clb_evaluate_print(const clb_evaluation *e, clb_error *err)
                 CLB_TRY(print_needles(e, t, side, err));
         CLB_TRY(print_costs(e, t, err));
     }
-    const uint64_t bad = bad_answers(e);
-    if (bad)
-        printf("\nwarning: the host replaced %llu answers of the strategy\n", (unsigned long long)bad);
+    print_bad_answers(e);
     return COLIBRI_OK;
 }

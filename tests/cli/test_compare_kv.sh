@@ -35,13 +35,17 @@ for k, n, its in tasks:
                          kl_p99=2, kl_median=.1, kl_max=3, same_top=100 * good)
             else:
                 v.update(exact_match=100.0 * (random.random() < good), token_accuracy=100 * good)
-            print(json.dumps({"record": "result", "strategy": s, "budget": b, "positions": "", "task": n, "item": i, "values": v}))
+            bad = {"bad_answers": 8} if s == evil and b == "25%" and k == "text" and i != "t7" else {}
+            print(json.dumps({"record": "result", "strategy": s, "budget": b, "positions": "", "task": n, "item": i, "values": v} | bad))
 print(json.dumps({"record": "raster", "strategy": "h2o", "budget": "25%", "positions": "", "task": "recall.jsonl", "item": "d1000-0",
     "positions_shown": 100, "rows": [{"seen": 50, "share": "zz09..." }, {"seen": 100, "share": "z0009zz"}]}))
 PY
 run 0 "$c" compare --from grid.jsonl && out "sliding-window" && out "would have shown" && out "minus full" && out "238 of 238 results"
 
-run 0 "$c" compare --from grid.jsonl --markdown && out '| strategy | budget |' && out '\<b\>&"x'
+run 0 "$c" compare --from grid.jsonl && out 'Warning: <b>&"x at 25% answered badly in 7 of 34 items'
+[ "$(grep -c Warning "$WORK/out")" = 1 ] || fail "warnings: $(grep Warning "$WORK/out")"
+run 0 "$c" compare --from grid.jsonl --markdown && out '| strategy | budget |' && out '\<b\>&"x' &&
+    out 'Warning:** \<b\>&"x at 25% answered badly in 7 of 34 items'
 run 0 "$c" compare --from grid.jsonl --json --html page.html
 cp "$WORK/out" all.json
 python3 - <<'PY' || fail "the JSON does not follow from the results"
@@ -54,6 +58,7 @@ for r in lines[1:]:
         values.setdefault((r["strategy"], r["budget"], r["task"]), {})[r["item"]] = r["values"]
 assert d["schema"] == "colibri-compare-kv/1" and d["results"] == 7 * 34 and d["baseline"] == "full"
 assert len(d["cells"]) == 7 * 3
+assert d["replaced"] == [{"strategy": '<b>&"x', "budget": "25%", "positions": "", "bad_answers": 56, "items": 7, "of": 34}]
 for c in d["cells"]:
     v = values[c["strategy"], c["budget"], c["task"]]
     full = values["full", "", c["task"]]
@@ -96,6 +101,7 @@ assert not re.search(r"https?:|<link|<img|url\(|@import|src=", text.replace('xml
 body = text[text.index("<body>"):]
 assert not re.search(r"\b(nan|inf)\b", body), re.search(r".{40}\b(nan|inf)\b", body)
 assert "<b>&\"x" not in text and "&lt;b&gt;&amp;&quot;x" in text and "pass<key>" not in text
+assert "answered badly in 7 of 34 items" in text
 assert text.count("tokens read") == 1 and "Where the needle is found" in text and "by distance" in text
 PY
 # The tables at a glance say the same as the JSON.

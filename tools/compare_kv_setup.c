@@ -354,7 +354,8 @@ int clb_kvc_try_budget(clb_engine *engine, const clb_kv_choice *choice, const ch
         least = n < least ? n : least;
     }
     if (clb_engine_new_sequence_with(engine, choice, least, &kv, err))
-        return clb_context(err, "%.100s at %s, item %.80s", choice->text, budget, c->ids[cases->v[at].item]);
+        return clb_context(err, "%.100s at %s, item %.80s of %.80s", choice->text, budget, c->ids[cases->v[at].item],
+                           c->tasks[c->items[cases->v[at].item].task].name);
     clb_kv_seq_destroy(kv);
     return COLIBRI_OK;
 }

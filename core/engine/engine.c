@@ -253,7 +253,7 @@ static int open_sharing(clb_engine *e, const clb_engine_options *options, clb_er
         return clb_kv_share_open(e, options->config, NULL, 0, err);
     CLB_TRY(clb_gguf_identity(e->gguf, model, err));
     CLB_TRY(clb_kv_share_open(e, options->config, model, sizeof model, err));
-    return clb_prompt_cache_attach(options->config, e->kv, err);
+    return clb_prompt_cache_attach(options->config, &e->kv_choice, e->log, e->kv, err);
 }
 
 static int open_engine(clb_engine *e, const clb_engine_options *options, clb_error *err)

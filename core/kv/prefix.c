@@ -12,13 +12,14 @@
     (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX | COLIBRI_KV_NEED_PROB_LAST_W | COLIBRI_KV_NEED_Q_LAST_W | \
      COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_HIDDEN | COLIBRI_KV_NEED_FUTURE)
 
+bool clb_kv_traits_share(const clb_kv_traits *t)
+{
+    return !(t->evicts && t->needs & NEEDS_COMPUTING) && !t->stateful; /* it would have counted what is computed */
+}
+
 static bool may_share(const clb_kv_seq *seq)
 {
-    if (!seq->cache->index || seq->pass_rows || seq->evicted)
-        return false;
-    if (seq->traits.evicts && seq->traits.needs & NEEDS_COMPUTING)
-        return false;
-    return !seq->traits.stateful; /* it would have counted what is computed */
+    return seq->cache->index && !seq->pass_rows && !seq->evicted && clb_kv_traits_share(&seq->traits);
 }
 
 /* Some (layer, head) may keep less than n positions when a sequence has seen n tokens. */

@@ -24,6 +24,9 @@ int clb_kv_share(clb_kv_cache *cache, const void *salt, size_t n, clb_error *err
  * sharing on, once. A folder that cannot be used is a warning, and nothing is kept. NOMEM. */
 int clb_kv_share_on_disk(clb_kv_cache *cache, const char *dir, uint64_t max_bytes, clb_error *err);
 
+/* Sequences under such a strategy share anything at all. */
+bool clb_kv_traits_share(const clb_kv_traits *traits);
+
 typedef struct clb_kv_taken {
     uint32_t memory, disk; /* tokens that need not be computed, by where their pages were */
 } clb_kv_taken;

@@ -80,7 +80,7 @@ static int write_all(int fd, const void *data, size_t n, clb_error *err)
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0)
-            return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write");
+            return clb_fail_errno(err, CLB_PROMPT_WRITE_CODE(errno), errno, "cannot write");
         from += done;
         n -= (size_t)done;
     }

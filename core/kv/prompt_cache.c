@@ -27,6 +27,7 @@ struct clb_prompt_cache {
     bool read_only;      /* writing failed once */
     bool warned_refused; /* once per run */
     bool told_too_large;
+    bool shrunk; /* the drive was full once: max_bytes is what the folder had then */
     clb_prompt_cache_stats stats;
 };
 
@@ -182,7 +183,7 @@ static int write_file(clb_prompt_cache *c, const char *name, const clb_prompt_bl
     snprintf(temp, sizeof temp, "%s" CLB_PROMPT_TEMP "%016" PRIx64, name, random);
     const int fd = openat(c->dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        return clb_fail_errno(err, COLIBRI_E_IO, errno, "cannot write");
+        return clb_fail_errno(err, CLB_PROMPT_WRITE_CODE(errno), errno, "cannot write");
     (void)flock(fd, LOCK_EX | LOCK_NB);
     int rc = write_quietly(fd, block, pages, err);
     if (!rc && renameat(c->dir, temp, c->dir, name) && errno != ENOENT) /* taken for a leftover: not kept, no more */
@@ -222,6 +223,23 @@ static int make_room(clb_prompt_cache *c, uint64_t bytes, clb_error *err)
     return clb_prompt_folder_scan(c->dir, false, max - bytes, keep, &c->stats.bytes, &c->stats.removed, err);
 }
 
+/* The drive is full, and others fill it as well: from here on the folder keeps to what it has, as at a limit. */
+static int shrink(clb_prompt_cache *c, uint64_t bytes, clb_error *err)
+{
+    char has[24];
+    clb_error why = *err;
+    CLB_TRY(clb_prompt_folder_scan(c->dir, false, UINT64_MAX, 0, &c->stats.bytes, &c->stats.removed, err));
+    if (c->stats.bytes < bytes || c->shrunk) {
+        *err = why;
+        return COLIBRI_E_LIMIT;
+    }
+    c->shrunk = true;
+    c->max_bytes = c->stats.bytes;
+    clb_logf(c->log, COLIBRI_LOG_WARN, "prompt cache %s: %s; it keeps to the %s that it has, and old blocks make room",
+             c->path, why.msg, clb_human_bytes(c->max_bytes, has));
+    return make_room(c, bytes, err);
+}
+
 void clb_prompt_cache_store(clb_prompt_cache *c, const clb_prompt_block *block, const void *const *pages)
 {
     char name[CLB_PROMPT_NAME];
@@ -244,8 +262,14 @@ void clb_prompt_cache_store(clb_prompt_cache *c, const clb_prompt_block *block, 
     int rc = make_room(c, bytes, &why);
     if (!rc && c->stats.bytes + bytes > c->max_bytes)
         rc = clb_fail(&why, COLIBRI_E_LIMIT, "no room can be made in it");
-    if (!rc)
+    if (!rc) {
         rc = write_file(c, name, block, pages, &why);
+        if (rc == COLIBRI_E_LIMIT) {
+            rc = shrink(c, bytes, &why);
+            if (!rc)
+                rc = write_file(c, name, block, pages, &why);
+        }
+    }
     if (rc) {
         c->read_only = true; /* with a full drive, each further try would cost as much as the block */
         clb_logf(c->log, COLIBRI_LOG_WARN, "prompt cache %s: %s; nothing more is kept", c->path, why.msg);

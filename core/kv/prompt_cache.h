@@ -55,7 +55,8 @@ uint64_t clb_prompt_block_bytes(const clb_prompt_block *block);
 /* Reads a block from an open file into its pages. FORMAT: a block of ours that is damaged (or empty, or zeros: a power
  * cut); UNSUPPORTED: no block, or one of another version, model or prompt; IO; NOMEM. The pages then hold anything. */
 int clb_prompt_block_read(int fd, const clb_prompt_block *block, void *const *pages, clb_error *err);
-/* Writes one into an empty file. IO, NOMEM. */
+/* Writes one into an empty file. LIMIT: the drive is full; IO, NOMEM. */
+#define CLB_PROMPT_WRITE_CODE(e) ((e) == ENOSPC || (e) == EDQUOT ? COLIBRI_E_LIMIT : COLIBRI_E_IO)
 int clb_prompt_block_write(int fd, const clb_prompt_block *block, const void *const *pages, clb_error *err);
 
 typedef struct clb_prompt_cache clb_prompt_cache;

@@ -38,6 +38,10 @@ PY
 run 0 "$c" run -m "$WORK/other.gguf" --raw --temperature 0 -n 2 --json --prompt-cache "$D" "$text"
 grep -q '"tokens_prompt_cache": *0' "$WORK/out" || fail "another model's blocks were used"
 refuse 2 "kv-share" ask --prompt-cache "$D" --kv-share=no
+(cd "$WORK" && refuse 2 'not expanded here' ask --prompt-cache='~/cache' && [ ! -e "$WORK/~" ]) || fail "a folder called ~"
+run 0 ask --prompt-cache "$WORK/none" --kv-strategy h2o --kv-budget 64 && warnings 1 && err 'h2o wants to see every token computed'
+run 0 ask --prompt-cache "$WORK/some" --kv-strategy sliding-window --kv-budget 300 && warnings 0
+[ "$(find "$WORK/none" -type f | wc -l)" = 0 ] && [ "$(find "$WORK/some" -type f | wc -l)" != 0 ] || fail "who shares"
 
 # ---- quantized types, whose last positions are f16 ------------------------------------------------------------------------
 cp "$WORK/plain.json" "$WORK/f16.json"

@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kv/prompt_folder.h"
@@ -306,6 +308,87 @@ static void test_full(void **state)
     assert_int_equal(n, 0);
 }
 
+/* A drive that has room for `drive_blocks` files of the folder and says so when it is full, as write(2) and quotas do. */
+static int drive_blocks = -1, drive_error = ENOSPC;
+static const char *drive_dir;
+
+static int files_in(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (struct dirent *f; (f = readdir(d)) != NULL;)
+        n += *f->d_name != '.';
+    closedir(d);
+    return n;
+}
+
+ssize_t write(int fd, const void *data, size_t n)
+{
+    if (drive_blocks >= 0 && fd > 2 && files_in(drive_dir) > drive_blocks) {
+        errno = drive_error;
+        return -1;
+    }
+    return (ssize_t)syscall(SYS_write, fd, data, n);
+}
+
+/* A drive smaller than the limit: what is new takes the place of what was unused for longest, as at the limit, and one
+ * warning says so. Without anything of its own to give up the cache keeps nothing more. */
+static void test_small_drive(void **state)
+{
+    world *w = *state;
+    const int errors[] = {ENOSPC, EDQUOT};
+    for (uint8_t k = 0; k < 2; k++) {
+        drive_error = errors[k];
+        w->warnings = 0;
+        clb_prompt_cache *c = open_cache(w, 1 << 20);
+        const uint64_t removed = clb_prompt_cache_get_stats(c).removed;
+        drive_dir = w->dir;
+        drive_blocks = 4;
+        for (uint32_t i = 0; i < 4; i++) {
+            make(w, (uint8_t)(10 * k + 1), i);
+            store(w, c);
+        }
+        assert_int_equal(w->warnings, k); /* the second time it is full of the first one's */
+        for (uint32_t i = 0; i < 3; i++) {
+            const struct timespec old[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+            make(w, (uint8_t)(10 * k + 1), i + 1);
+            assert_int_equal(utimensat(AT_FDCWD, path_of(w), old, 0), 0);
+        }
+        make(w, (uint8_t)(10 * k + 1), 0);
+        clb_prompt_cache_touch(c, &w->block);
+        for (uint32_t i = 0; i < 3; i++) {
+            make(w, (uint8_t)(10 * k + 2), i);
+            store(w, c);
+            assert_true(exists(w));
+        }
+        assert_int_equal(w->warnings, 1);
+        assert_int_equal(files_in(w->dir), 4);
+        assert_true(clb_prompt_cache_get_stats(c).removed >= removed + 3);
+        make(w, (uint8_t)(10 * k + 1), 0);
+        assert_true(exists(w));
+        clb_prompt_cache_close(c);
+        drive_blocks = -1;
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        make(w, 12, i);
+        assert_int_equal(unlink(path_of(w)), 0);
+    }
+    make(w, 11, 0);
+    assert_int_equal(unlink(path_of(w)), 0);
+    w->warnings = 0;
+    drive_blocks = 0; /* full of something else */
+    clb_prompt_cache *c = open_cache(w, 1 << 20);
+    for (uint32_t i = 0; i < 3; i++) {
+        make(w, 30, i);
+        store(w, c);
+    }
+    drive_blocks = -1;
+    assert_int_equal(w->warnings, 1);
+    assert_int_equal(files_in(w->dir), 0);
+    clb_prompt_cache_close(c);
+}
+
 static void test_folders(void **state)
 {
     world *w = *state;
@@ -342,6 +425,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_leaf_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_leftovers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_small_drive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folders, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -311,6 +311,7 @@ static int check_predictor(const struct colibri_predictor *p, clb_error *err)
 #define KV_NEEDS_ROWS   (COLIBRI_KV_NEED_K_POST_ROPE | COLIBRI_KV_NEED_K_PRE_ROPE | COLIBRI_KV_NEED_V)
 #define KV_NEEDS_WINDOW (COLIBRI_KV_NEED_PROB_LAST_W | COLIBRI_KV_NEED_Q_LAST_W | COLIBRI_KV_NEED_Q_STATS)
 #define KV_TRIGGERS_ALL 0xfu
+#define KV_FLAGS_ALL    0xfu
 
 /* What ABI 1.1 appended. A wrapper may get from its child what it lacks itself; the host looks at the whole chain. */
 static int check_kv_appended(const struct colibri_kv_strategy *s, clb_error *err)
@@ -358,6 +359,8 @@ static int check_kv_strategy(const struct colibri_kv_strategy *s, clb_error *err
     OPTIONAL_CODE(s, fork);
     if (s->needs & ~KV_NEEDS_ALL || s->triggers & ~KV_TRIGGERS_ALL)
         return BAD("it asks for needs 0x%x and triggers 0x%x, some of which do not exist", s->needs, s->triggers);
+    if (s->flags & ~KV_FLAGS_ALL) /* what they mean to a later host this one would not do */
+        return BAD("it declares flags 0x%x, some of which do not exist", s->flags);
     if (s->positions != COLIBRI_KV_POS_ORIGINAL && s->positions != COLIBRI_KV_POS_COMPACT)
         return BAD("positions %u does not exist", s->positions);
     CLB_TRY(check_kv_appended(s, err));

@@ -83,7 +83,8 @@ refuse 2 'out of range' ask bad-select:fault=99
 
 # tables: each mistake is named when plugins are checked, the good one of the same plugin still serves
 run 0 env COLIBRI_PLUGIN_PATH="$WORK/kv_tables" "$c" run -m "$MODEL" --raw -n 4 --kv-strategy t-good --kv-budget 48 x
-for text in 'it evicts but has no trigger' 'select and score are both NULL' 'some of which do not exist' 'window_w is 0' \
+for text in 'it evicts but has no trigger' 'select and score are both NULL' 'triggers 0x8, some of which do not exist' \
+    'flags 0x10, some of which do not exist' 'window_w is 0' \
     'needs keys or values, which is about single heads' 'needs score, and no select' 'has allot, which is about single heads' \
     'pick_pages drops nothing, so it must declare KEEPS_ALL' 'no gaps to compact' 'PAGE_MINMAX is for' 'a wrapper cannot declare'; do
     err "$text"

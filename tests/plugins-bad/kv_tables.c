@@ -61,6 +61,7 @@ static const struct colibri_kv_strategy strategies[] = {
     {TABLE("t-no-trigger"), .score = score},
     {TABLE("t-nothing"), OVER},
     {TABLE("t-need"), OVER, .score = score, .needs = 0x1000},
+    {TABLE("t-flag"), OVER, .score = score, .flags = 0x10},
     {TABLE("t-window"), OVER, .score = score, .needs = COLIBRI_KV_NEED_Q_STATS},
     {TABLE("t-rows"), OVER, .score = score, .needs = COLIBRI_KV_NEED_V},
     {TABLE("t-allot-select"), OVER, .score = score, .select = select_none, .allot = allot,

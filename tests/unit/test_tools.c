@@ -2,7 +2,7 @@
  */
 #include <string.h>
 
-#include "serve/tools.h"
+#include "serve/tool_impl.h"
 #include "support.h"
 
 #define BAR       "\xEF\xBD\x9C"
@@ -15,7 +15,10 @@ static const char tools_json[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":"
     "{"
     "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"},\"units\":{\"type\":[\"string\",\"null\"]},"
-    "\"places\":{\"type\":\"array\"},\"flag\":{\"type\":\"boolean\"},\"any\":{}}}}},"
+    "\"places\":{\"type\":\"array\"},\"flag\":{\"type\":\"boolean\"},\"any\":{},"
+    "\"opt\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]},\"mode\":{\"$ref\":\"#/$defs/m\"},"
+    "\"list\":{\"anyOf\":[{\"type\":\"array\"},{\"type\":\"string\"}]}},"
+    "\"$defs\":{\"m\":{\"enum\":[\"1\",\"2\"]}}}}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"ping\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]";
 
 /* What a parser gave out, as text: "R{thought}C{content}[name id-or-*](arguments)" ... */
@@ -23,7 +26,7 @@ typedef struct sink {
     clb_buf log;
     enum clb_piece_kind last;
     bool any, open;
-    char ids[8][40];
+    char ids[32][40];
     uint32_t n;
 } sink;
 
@@ -44,7 +47,7 @@ static int on_piece(void *ctx, const clb_piece *p, clb_error *err)
     if (p->kind == CLB_PIECE_CALL) {
         assert_false(s->open);
         assert_int_equal(p->index, s->n);
-        assert_true(s->n < 8);
+        assert_true(s->n < 32);
         snprintf(s->ids[s->n++], 40, "%s", p->id);
         add(s, p->name, strlen(p->name));
         s->open = true;
@@ -64,18 +67,21 @@ static int on_piece(void *ctx, const clb_piece *p, clb_error *err)
 
 static json_t *tools;
 
-static void parse(const char *format, const char *opened, const char *text, size_t n, size_t cut, size_t step,
-                  bool with_tools, bool cut_off, sink *s)
+enum { WITH_TOOLS = 1, CUT_OFF = 2, ANSWER = 4 };
+
+static void parse_how(const clb_tool_format *f, const char *opened, const char *text, size_t n, size_t cut, size_t step,
+                      int how, sink *s)
 {
     clb_error err = {0};
     clb_reply_parser *p;
-    const clb_reply_parser_options o = {.format = clb_tool_format_by_name(format),
-                                        .tools = with_tools ? tools : NULL,
+    const clb_reply_parser_options o = {.format = f,
+                                        .tools = how & WITH_TOOLS ? tools : NULL,
                                         .reasoning = true,
+                                        .answer = how & ANSWER,
                                         .opened = opened,
                                         .on_piece = on_piece,
                                         .ctx = s};
-    assert_non_null(o.format);
+    assert_non_null(f);
     *s = (sink){.any = false};
     assert_ok(clb_reply_parser_create(&o, &p, &err), &err);
     if (step)
@@ -85,12 +91,19 @@ static void parse(const char *format, const char *opened, const char *text, size
         assert_ok(clb_reply_parser_feed(p, text, cut, &err), &err);
         assert_ok(clb_reply_parser_feed(p, text + cut, n - cut, &err), &err);
     }
-    if (cut_off)
+    if (how & CUT_OFF)
         clb_reply_parser_cut(p);
     assert_ok(clb_reply_parser_finish(p, &err), &err);
     assert_int_equal(clb_reply_parser_calls(p), s->n);
     assert_false(s->open);
     clb_reply_parser_free(p);
+}
+
+static void parse(const char *format, const char *opened, const char *text, size_t n, size_t cut, size_t step,
+                  bool with_tools, bool cut_off, sink *s)
+{
+    parse_how(clb_tool_format_by_name(format), opened, text, n, cut, step,
+              (with_tools ? WITH_TOOLS : 0) | (cut_off ? CUT_OFF : 0), s);
 }
 
 /* The whole, and cut at every byte, and byte by byte; ended by the model, or by its length. */
@@ -468,6 +481,41 @@ static void cut_by_length(void **state)
     expect("lfm2", "", "<|tool_call_start|>[get_weather(ci", "\nget_weather)");
 }
 
+#define GIVEN(name, text, json)                                                                                        \
+    expect("qwen3-coder", "", "<function=get_weather>\n<parameter=" name ">\n" text "\n</parameter>\n</function>",     \
+           "\nget_weather({\"" name "\": " json "})")
+
+/* What text means where the schema says the type, in whatever words. */
+static void typed_text(void **state)
+{
+    (void)state;
+    GIVEN("city", "5", "\"5\"");
+    GIVEN("units", "5", "\"5\"");
+    GIVEN("units", "\"5\"", "\"\\\"5\\\"\"");
+    GIVEN("units", "null", "null");
+    GIVEN("opt", "true", "\"true\"");
+    GIVEN("opt", "None", "null");
+    GIVEN("opt", "Bern", "\"Bern\"");
+    GIVEN("mode", "1", "\"1\"");
+    GIVEN("list", "[1]", "[1]");
+    GIVEN("list", "['a']", "[\"a\"]");
+    GIVEN("list", "a, b", "\"a, b\"");
+    GIVEN("any", "\"5\"", "\"5\"");
+    GIVEN("any", "5", "5");
+    GIVEN("days", "2.0", "2.0");
+    /* closing marks in strings of JSON, and what only looks like such a string */
+    GIVEN("places", "[\"</parameter>\", 1]", "[\"</parameter>\", 1]");
+    GIVEN("any", "{\"a\": \"</parameter></function>\\\"</parameter>\"}",
+          "{\"a\": \"</parameter></function>\\\"</parameter>\"}");
+    GIVEN("places", "['6\" pipe']", "[\"6\\\" pipe\"]");
+    GIVEN("places", "[6\" pipe", "\"[6\\\" pipe\"");
+    GIVEN("city", "[\"</div>", "\"[\\\"</div>\"");
+    expect("glm", "", "<tool_call>ping\n<arg_key>x</arg_key>\n<arg_value>[\"</arg_value>\"]</arg_value>\n</tool_call>",
+           "\nping({\"x\": [\"</arg_value>\"]})");
+    expect_cut("qwen3-coder", "", "<function=get_weather>\n<parameter=places>\n[\"</parameter>\", 1",
+               "\nget_weather({\"places\": )");
+}
+
 /* Without tools every byte is text. */
 static void no_tools(void **state)
 {
@@ -557,25 +605,53 @@ static void noise(void **state)
                                         "\\",
                                         "<",
                                         "null",
-                                        "1"};
-    static const char *const formats[] = {"hermes",           "qwen3-coder", "glm",        "kimi-k2", "mistral",
-                                          "gpt-oss",          "gemma4",      "lfm2",       "llama3",  "apertus",
-                                          "functionary-v3.2", "deepseek-v3", "command-r7b"};
+                                        "1",
+                                        "\"parameters\"",
+                                        "\"tool_name\"",
+                                        "```json\n",
+                                        "```",
+                                        "True",
+                                        "\"",
+                                        ">>>",
+                                        "all\n",
+                                        " functools[",
+                                        "Action: ",
+                                        "<invoke name=\"ping\">",
+                                        "</invoke>",
+                                        "<parameter name=\"days\">",
+                                        "\xC3\xBC",
+                                        "get_weather"};
     test_rand rng = {11};
+    uint32_t n_formats = 0;
+    while (clb_tool_formats[n_formats].name)
+        n_formats++;
     for (int round = 0; round < 20000; round++) {
         clb_buf text = {0};
         clb_error err;
-        const size_t n = 1 + test_rand_below(&rng, 24);
+        const size_t n = 1 + test_rand_below(&rng, 8);
         for (size_t i = 0; i < n; i++) {
             const char *w = words[test_rand_below(&rng, sizeof words / sizeof *words)];
             assert_ok(clb_buf_append(&text, w, strlen(w), &err), &err);
         }
-        const char *format = formats[test_rand_below(&rng, sizeof formats / sizeof *formats)];
+        const clb_tool_format *const f = &clb_tool_formats[test_rand_below(&rng, n_formats)];
+        const int how = (int)test_rand_below(&rng, 8);
+        for (size_t i = 0; i < CLB_MARKS; i++) { /* marks of its own are more telling */
+            const char *const own[] = {f->open[i], f->close[i], i ? f->call_close : f->call_open,
+                                       i ? f->sep : f->key_end};
+            const char *const w = own[test_rand_below(&rng, 4)];
+            if (w && test_rand_below(&rng, 2))
+                assert_ok(clb_buf_append(&text, w, strlen(w), &err), &err);
+            for (size_t k = test_rand_below(&rng, 8); k > 0; k--) {
+                const char *more = words[test_rand_below(&rng, sizeof words / sizeof *words)];
+                assert_ok(clb_buf_append(&text, more, strlen(more), &err), &err);
+            }
+        }
         sink whole, cut;
-        parse(format, "", text.data, text.n, 0, 0, true, false, &whole);
-        parse(format, "", text.data, text.n, 0, 1 + test_rand_below(&rng, 5), true, false, &cut);
+        parse_how(f, "", text.data, text.n, 0, 0, how, &whole);
+        parse_how(f, "", text.data, text.n, 0, 1 + test_rand_below(&rng, 5), how, &cut);
         if (strcmp(whole.log.data ? whole.log.data : "", cut.log.data ? cut.log.data : "") != 0)
-            fail_msg("%s: %s\ngives%s\n---- and in pieces%s", format, text.data, whole.log.data, cut.log.data);
+            fail_msg("%s (%d): %s\ngives%s\n---- and in pieces%s", f->name, how, text.data, whole.log.data,
+                     cut.log.data);
         clb_buf_free(&whole.log);
         clb_buf_free(&cut.log);
         clb_buf_free(&text);
@@ -599,9 +675,10 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes), cmocka_unit_test(xml),    cmocka_unit_test(named),         cmocka_unit_test(lists),
-        cmocka_unit_test(bare),   cmocka_unit_test(python), cmocka_unit_test(harmony),       cmocka_unit_test(no_tools),
-        cmocka_unit_test(ids),    cmocka_unit_test(noise),  cmocka_unit_test(cut_by_length),
+        cmocka_unit_test(hermes),  cmocka_unit_test(xml),           cmocka_unit_test(named),
+        cmocka_unit_test(lists),   cmocka_unit_test(bare),          cmocka_unit_test(python),
+        cmocka_unit_test(harmony), cmocka_unit_test(no_tools),      cmocka_unit_test(ids),
+        cmocka_unit_test(noise),   cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

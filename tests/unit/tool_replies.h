@@ -128,7 +128,7 @@ static inline clb_vocab *make_marked(void)
 }
 
 /* A token that may come next; those that close something are taken more often, so that texts come to an end. */
-static inline uint32_t choose(const uint64_t *allowed, test_rand *rng)
+static inline uint32_t choose(const uint64_t *allowed, char want, test_rand *rng)
 {
     const uint32_t n = clb_vocab_size(vocab);
     uint32_t closing[4096], any[4096];
@@ -146,6 +146,10 @@ static inline uint32_t choose(const uint64_t *allowed, test_rand *rng)
         }
         bytes.n = 0;
         assert_ok(clb_token_bytes(vocab, id, true, &bytes, &err), &err);
+        if (want && bytes.n == 1 && bytes.data[0] == want) {
+            clb_buf_free(&bytes);
+            return id;
+        }
         if (n_any < 4096 && (!bytes.n || bytes.data[0])) /* texts are C strings here */
             any[n_any++] = id;
         if (bytes.n && n_closing < 4096 && bytes.data[0] && strchr("\"}])<,:", bytes.data[0]))
@@ -177,6 +181,17 @@ static inline bool follow_text(clb_matcher *m, const char *text)
     return true;
 }
 
+static const char *ending; /* a mark that is mostly completed once it has begun, so that texts come to an end; NULL */
+
+/* The next character of that mark, or 0. */
+static inline char wanted(const clb_buf *text, test_rand *rng)
+{
+    for (size_t k = ending ? strlen(ending) - 1 : 0; k > 0; k--)
+        if (k <= text->n && memcmp(text->data + text->n - k, ending, k) == 0)
+            return k > 1 || test_rand_below(rng, 4) ? ending[k] : 0;
+    return 0;
+}
+
 /* A random text of the grammar that begins like that; false if it does not come to an end, or cannot begin so. */
 static inline bool sample_from(const char *gbnf, const char *begin, test_rand *rng, clb_buf *out)
 {
@@ -193,7 +208,7 @@ static inline bool sample_from(const char *gbnf, const char *begin, test_rand *r
     assert_ok(clb_buf_append(out, begin, strlen(begin), &err), &err);
     for (int i = 0; i < 500 && !over && begins; i++) {
         assert_ok(clb_matcher_mask(m, allowed, &err), &err);
-        const uint32_t id = choose(allowed, rng);
+        const uint32_t id = choose(allowed, wanted(out, rng), rng);
         over = clb_vocab_is_eog(vocab, id);
         assert_ok(clb_matcher_accept(m, id, &err), &err);
         if (!over)

@@ -71,6 +71,8 @@ int schema_number(clb_gbnf *g, const json_t *schema, bool integer, clb_buf *e, c
 int schema_pattern(clb_gbnf *g, const char *pattern, clb_buf *e, size_t *least, size_t *most, clb_error *err);
 /* NULL: not known. A format's string without its quotes, in GBNF. */
 const char *schema_format(const char *name);
+/* A format for people and forms: any string has it. */
+bool schema_says_nothing(const char *format);
 
 /* schema_merge.c. A schema without $ref and allOf that means the same, with a new reference; follows references at its
  * top only. Booleans stay. */

@@ -66,7 +66,7 @@ const char *schema_format(const char *name)
 }
 
 /* Formats that say how a string is shown or kept, not which strings there are. */
-static bool says_nothing(const char *format)
+bool schema_says_nothing(const char *format)
 {
     static const char *const names[] = {"password", "binary", "textarea", "markdown"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -122,7 +122,7 @@ int schema_string(clb_gbnf *g, const json_t *schema, clb_buf *e, clb_error *err)
     if ((pattern && !json_is_string(pattern)) || (format && !json_is_string(format)))
         return schema_fail(g, err, COLIBRI_E_USAGE, "\"%s\" must be a string",
                            pattern && !json_is_string(pattern) ? "pattern" : "format");
-    if (format && !says_nothing(json_string_value(format)))
+    if (format && !schema_says_nothing(json_string_value(format)))
         return add_format(g, schema, json_string_value(format), e, err);
     if (pattern)
         return add_pattern(g, json_string_value(pattern), least, most, e, err);

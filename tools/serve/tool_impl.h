@@ -105,8 +105,24 @@ int clb_begins(clb_str rest, const char *mark);
 size_t clb_find_mark(clb_str s, const char *const *marks, size_t n, bool final, int *which);
 /* Takes a closing mark of the format if there is one: 1; 0: more text is needed; -1: there is none. */
 int clb_take_close(clb_reply_parser *p);
-/* The schema of a tool's parameter, NULL if there is none. */
-const json_t *clb_parameter_schema(const clb_reply_parser *p, const char *tool, const char *parameter);
+/* Types of values, as far as a schema says (tool_schema.c): `root` is what the schema is a part of, the one of all
+ * parameters, where "$ref" leads to its "$defs" and "definitions". */
+enum {
+    CLB_TYPE_STRING = 1,
+    CLB_TYPE_NUMBER = 2,
+    CLB_TYPE_INTEGER = 4,
+    CLB_TYPE_BOOLEAN = 8,
+    CLB_TYPE_NULL = 16,
+    CLB_TYPE_ARRAY = 32,
+    CLB_TYPE_OBJECT = 64,
+    CLB_TYPE_ANY = 127
+};
+unsigned clb_type_of(const json_t *value); /* an integer is one, not a number */
+unsigned clb_schema_types(const json_t *root, const json_t *schema);
+/* What "$ref" leads to, or the schema itself. */
+const json_t *clb_schema_target(const json_t *root, const json_t *schema);
+/* Types of a tool's parameter; any if nothing is said about it. */
+unsigned clb_parameter_types(const clb_reply_parser *p, const char *tool, const char *parameter);
 bool clb_tool_known(const clb_reply_parser *p, clb_str name);
 
 /* The mark of an open thought that the text ends with, blanks aside, or NULL; what closes it; whether a token is such a

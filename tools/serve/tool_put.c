@@ -95,10 +95,11 @@ bool clb_tool_known(const clb_reply_parser *p, clb_str name)
     return tool_of(p, name) != NULL;
 }
 
-const json_t *clb_parameter_schema(const clb_reply_parser *p, const char *tool, const char *parameter)
+unsigned clb_parameter_types(const clb_reply_parser *p, const char *tool, const char *parameter)
 {
-    const json_t *f = tool_of(p, (clb_str){tool, strlen(tool)});
-    return json_object_get(json_object_get(json_object_get(f, "parameters"), "properties"), parameter);
+    const json_t *const f = tool_of(p, (clb_str){tool, strlen(tool)}), *const root = json_object_get(f, "parameters");
+    const json_t *const schema = json_object_get(json_object_get(root, "properties"), parameter);
+    return schema ? clb_schema_types(root, schema) : CLB_TYPE_ANY;
 }
 
 size_t clb_value_scan_on(clb_value_scan *v, const char *text, size_t n)

@@ -8,28 +8,7 @@
 enum { X_BEGIN, X_NAME, X_PARAMETERS, X_KEY, X_VALUE, X_AFTER };
 enum { KIND_ANY, KIND_STRING, KIND_JSON };
 
-static bool has_type(const json_t *schema, const char *name)
-{
-    const json_t *type = json_object_get(schema, "type"), *t;
-    size_t i;
-    if (json_is_string(type))
-        return strcmp(json_string_value(type), name) == 0;
-    json_array_foreach(type, i, t) if (json_is_string(t) && strcmp(json_string_value(t), name) == 0) return true;
-    return false;
-}
-
-/* A value of the schema is a string, whatever it looks like. */
-static bool only_string(const json_t *schema)
-{
-    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum"), *v;
-    size_t i;
-    if (json_is_string(type) || (json_is_array(type) && json_array_size(type) == 1))
-        return has_type(schema, "string");
-    if (type || json_array_size(values) == 0)
-        return false;
-    json_array_foreach(values, i, v) if (!json_is_string(v)) return false;
-    return true;
-}
+#define END_TRIES 64
 
 /* "city", "city\" string=\"true", "city" with blanks around: name and kind. */
 static void read_key(clb_reply_parser *p, clb_str text)
@@ -50,7 +29,7 @@ static void read_key(clb_reply_parser *p, clb_str text)
         p->value_kind = KIND_STRING;
     else if (memmem(text.p, text.n, "string=\"false", 13))
         p->value_kind = KIND_JSON;
-    else if (only_string(clb_parameter_schema(p, p->tool, p->key)))
+    else if (clb_parameter_types(p, p->tool, p->key) == CLB_TYPE_STRING)
         p->value_kind = KIND_STRING;
 }
 
@@ -79,45 +58,109 @@ static int put_escaped(clb_reply_parser *p, const char *text, size_t n, clb_erro
     return rc;
 }
 
-/* A value that is not known to be a string: as JSON if it is some that the schema takes, else as a string. */
-static int put_any(clb_reply_parser *p, clb_str s, clb_error *err)
+/* A value as JSON: whether the text is some that the schema takes. Quotes around a text are a part of it where the
+ * schema says that it may be a string; where it says nothing, they are not. */
+static bool is_json(const clb_reply_parser *p, clb_str text, unsigned types)
 {
-    const json_t *schema = clb_parameter_schema(p, p->tool, p->key);
+    json_t *const v = json_loadb(text.p, text.n, JSON_DECODE_ANY, NULL);
+    const unsigned type = v ? clb_type_of(v) : 0;
+    json_decref(v);
+    if (!type || p->value_kind == KIND_JSON || types == CLB_TYPE_ANY || !(types & CLB_TYPE_STRING))
+        return type != 0;
+    return (type & types & ~(unsigned)CLB_TYPE_STRING) || (type == CLB_TYPE_INTEGER && (types & CLB_TYPE_NUMBER));
+}
+
+static clb_str as_json_word(const clb_reply_parser *p, clb_str text)
+{
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
-    clb_str text = s;
+    for (size_t i = 0; i < 3; i++) /* as Python prints them; templates do so with earlier calls */
+        if (text.n == strlen(words[i][0]) && memcmp(text.p, words[i][0], text.n) == 0 && p->value_kind != KIND_JSON)
+            return (clb_str){words[i][1], strlen(words[i][1])};
+    return text;
+}
+
+static clb_str trimmed(clb_str text)
+{
     while (text.n && strchr(" \n\t\r", text.p[0])) {
         text.p++;
         text.n--;
     }
     while (text.n && strchr(" \n\t\r", text.p[text.n - 1]))
         text.n--;
-    for (size_t i = 0; i < 3; i++) /* as Python prints them; templates do so with earlier calls */
-        if (text.n == strlen(words[i][0]) && memcmp(text.p, words[i][0], text.n) == 0 && p->value_kind != KIND_JSON)
-            text = (clb_str){words[i][1], strlen(words[i][1])};
-    json_t *v = json_loadb(text.p, text.n, JSON_DECODE_ANY, NULL);
-    const bool taken =
-        v && (p->value_kind == KIND_JSON || !json_object_get(schema, "type") || !has_type(schema, "string") ||
-              (json_is_null(v) && has_type(schema, "null")) ||
-              (json_is_number(v) && (has_type(schema, "number") || has_type(schema, "integer"))) ||
-              (json_is_boolean(v) && has_type(schema, "boolean")) || (json_is_array(v) && has_type(schema, "array")) ||
-              (json_is_object(v) && has_type(schema, "object")));
-    json_decref(v);
-    if (taken)
-        return clb_put_arguments(p, text.p, text.n, err);
-    if (has_type(schema, "array") || has_type(schema, "object")) { /* perhaps in Python's words */
-        clb_buf json = {0};
-        size_t used = 0;
-        const enum clb_read read = clb_literal_to_json(text, false, true, &used, &json, err);
-        if (read == CLB_READ_ON && used == text.n) {
-            const int rc = clb_put_arguments(p, json.data, json.n, err);
-            clb_buf_free(&json);
-            return rc;
-        }
-        clb_buf_free(&json);
+    return text;
+}
+
+/* A list or an object in Python's words, appended to json if it is one. */
+static bool is_python(clb_str text, unsigned types, clb_buf *json, clb_error *err)
+{
+    size_t used = 0;
+    return types != CLB_TYPE_ANY && (types & (CLB_TYPE_ARRAY | CLB_TYPE_OBJECT)) &&
+           clb_literal_to_json(text, false, true, &used, json, err) == CLB_READ_ON && used == text.n;
+}
+
+/* A value that is not known to be a string: as JSON if it is some that the schema takes, else as a string. */
+static int put_any(clb_reply_parser *p, clb_str s, clb_error *err)
+{
+    const unsigned types = clb_parameter_types(p, p->tool, p->key);
+    const clb_str text = as_json_word(p, trimmed(s));
+    clb_buf json = {0};
+    int rc = COLIBRI_OK;
+    if (is_json(p, text, types)) {
+        rc = clb_put_arguments(p, text.p, text.n, err);
+    } else if (is_python(text, types, &json, err)) {
+        rc = clb_put_arguments(p, json.data, json.n, err);
+    } else {
+        CLB_GO(clb_put_arguments(p, "\"", 1, err));
+        CLB_GO(put_escaped(p, s.p, s.n, err));
+        rc = clb_put_arguments(p, "\"", 1, err);
     }
-    CLB_TRY(clb_put_arguments(p, "\"", 1, err));
-    CLB_TRY(put_escaped(p, s.p, s.n, err));
-    return clb_put_arguments(p, "\"", 1, err);
+done:
+    clb_buf_free(&json);
+    return rc;
+}
+
+/* Whether a closing mark behind the text stands within one of the text's own strings: it is the begin of JSON that goes
+ * on. */
+static bool within_string(clb_str s)
+{
+    const clb_str text = trimmed(s);
+    clb_value_scan scan = {0};
+    clb_buf json = {0};
+    if (!text.n || !strchr("[{", text.p[0]))
+        return false;
+    for (const char *c = text.p; c < s.p + s.n; c++) {
+        clb_value_scan_on(&scan, c, 1);
+        if (scan.in_string && (unsigned char)*c < 0x20) /* no JSON, whatever it is */
+            return false;
+    }
+    const bool python = scan.in_string && is_python(text, CLB_TYPE_ARRAY, &json, NULL);
+    clb_buf_free(&json);
+    return scan.in_string && !python;
+}
+
+/* Where the value ends: at the first closing mark that is not a part of a string of its JSON; at the first one, if
+ * there is no other. */
+static size_t find_value_end(const clb_reply_parser *p, clb_str rest, int *which)
+{
+    const size_t first = clb_find_mark(rest, &p->f->value_end, 1, p->final, which), n = strlen(p->f->value_end);
+    size_t end = first;
+    if (p->value_kind == KIND_STRING || *which != 0)
+        return first;
+    for (int tries = 0; tries < END_TRIES && *which == 0; tries++) {
+        if (!within_string((clb_str){rest.p, end}))
+            return end;
+        end += n;
+        end += clb_find_mark((clb_str){rest.p + end, rest.n - end}, &p->f->value_end, 1, p->final, which);
+    }
+    if (p->final && p->cut) { /* it would go on */
+        *which = -1;
+        return rest.n;
+    }
+    if (p->final || *which == 0) {
+        *which = 0;
+        return first;
+    }
+    return end;
 }
 
 /* The text of a value up to its closing mark; strings come in pieces. */
@@ -136,7 +179,7 @@ static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         p->value_begun = true;
     }
     /* only the closing mark ends it, unless the next one comes at the beginning of a line: the model forgot it */
-    size_t end = clb_find_mark(rest, marks, 1, p->final, &which);
+    size_t end = find_value_end(p, rest, &which);
     bool known = which == 0;
     for (size_t i = 0; i + 1 < end && p->f->lines; i++) {
         if (rest.p[i] != '\n')

@@ -113,6 +113,13 @@ def check_run(args):
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"],
           "additionalProperties": False}
 TOOL = {"type": "function", "function": {"name": "look", "description": "d", "parameters": SCHEMA, "strict": True}}
+FUNCTION = {"type": "function", "name": "look", "description": "d", "parameters": SCHEMA, "strict": True}
+WORK = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{\"a\": 1}"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "nothing"}]}]
+HI = {"role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+RESPONSE = {"instructions": "Be brief.", "input": [HI, *WORK, HI], "max_output_tokens": 4, "temperature": 0}
+LONG = [HI, *WORK, {"role": "user", "content": "long " * 2000}, {"role": "assistant", "content": "long"}, HI]
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0}
 
 
@@ -124,6 +131,10 @@ def requests(args):
         ("stream", "POST", "/v1/chat/completions", CHAT | {"stream": True, "stop": ["zzz"], "logprobs": True}),
         ("schema", "POST", "/v1/chat/completions", CHAT | {"response_format": whole, "max_tokens": 30}),
         ("tools", "POST", "/v1/chat/completions", CHAT | {"tools": [TOOL], "tool_choice": "required", "max_tokens": 30}),
+        ("response", "POST", "/v1/responses", RESPONSE),
+        ("events", "POST", "/v1/responses", RESPONSE | {"stream": True, "include": ["message.output_text.logprobs"]}),
+        ("shortened", "POST", "/v1/responses", RESPONSE | {"truncation": "auto", "input": LONG}),
+        ("call", "POST", "/v1/responses", RESPONSE | {"tools": [FUNCTION], "tool_choice": "required", "max_output_tokens": 30}),
         ("messages", "POST", "/v1/messages", {"model": "m", "max_tokens": 4, "messages": CHAT["messages"]}),
         ("lora", "POST", "/lora-adapters", {"path": os.path.basename(args.adapter)}),
         ("bad", "POST", "/v1/chat/completions", b'{"messages": [{"role": 3'),
@@ -150,7 +161,7 @@ def ask(port, method, path, body):
 
 class Server:
     def __init__(self, args, spec, log):
-        command = [args.colibri, "serve", "-m", args.model, "--port", "0", "--threads", "2", "--parallel", "2", "--lora-dir",
+        command = [args.colibri, "serve", "-m", args.model, "--port", "0", "--threads", "2", "--parallel", "2", "--ctx", "2048", "--lora-dir",
                    os.path.dirname(args.adapter), "--lora-memory", "16M", *args.extra]
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, env=environment(args, spec, log), stdin=subprocess.DEVNULL,
@@ -192,7 +203,10 @@ def serve_once(args, spec, log=None, count_of=None):
         outcome.append(status)
         fine = {400} if name == "bad" else {201} if name == "lora" else {200}
         if status in fine:
-            if name == "stream" and "[DONE]" not in text and "error" not in text and spec is None:
+            end = {"stream": "[DONE]", "events": "event: response."}.get(name, "")
+            if spec is None and name != "bad" and (end not in text or "error" in text.replace('"error":null', "")):
+                wrong.append((name, status, text))
+            if name == "shortened" and status == 200 and json.loads(text)["usage"]["input_tokens"] > 200:
                 wrong.append((name, status, text))
             continue
         failed.append(name)

@@ -7,10 +7,10 @@
 
 #include "kv/index.h"
 
-/* Needs whose data could not be had for tokens that are not computed. */
+/* Needs whose data could not be had for tokens that are not computed. Of queries only the last ones are wanted: those
+ * may be missing that nobody will look at (most_to_take). */
 #define NEEDS_COMPUTING                                                                                                \
-    (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX | COLIBRI_KV_NEED_PROB_LAST_W | COLIBRI_KV_NEED_Q_LAST_W | \
-     COLIBRI_KV_NEED_Q_STATS | COLIBRI_KV_NEED_HIDDEN | COLIBRI_KV_NEED_FUTURE)
+    (COLIBRI_KV_NEED_PROB_COLSUM | COLIBRI_KV_NEED_PROB_MAX | COLIBRI_KV_NEED_HIDDEN | COLIBRI_KV_NEED_FUTURE)
 
 bool clb_kv_traits_share(const clb_kv_traits *t)
 {
@@ -37,7 +37,7 @@ static bool over_budget(clb_kv_seq *seq, uint32_t n)
 
 /* Of n tokens, how many it may take: with more, one that computes everything might have dropped some by now. Budgets
  * may change with what was seen, so they must suffice wherever its passes, of max_rows each, would have begun. */
-static uint32_t most_to_take(clb_kv_seq *seq, uint32_t n)
+static uint32_t most_undropped(clb_kv_seq *seq, uint32_t n)
 {
     const uint32_t p = clb_kv_page_tokens(seq->cache), rows = seq->max_rows;
     uint32_t most = (n < seq->ctx ? n : seq->ctx) / p * p;
@@ -55,6 +55,32 @@ static uint32_t most_to_take(clb_kv_seq *seq, uint32_t n)
     while (most > seq->position && over_budget(seq, most))
         most -= p;
     return most;
+}
+
+/* Where the first selection may come, if that is before `end`: where a budget is exceeded and a pass of one that
+ * computes everything ends. n tokens or more are there when the prompt is. */
+static uint64_t first_selection(clb_kv_seq *seq, uint32_t n, uint64_t end)
+{
+    const uint32_t rows = seq->max_rows;
+    if (!seq->traits.own_budgets || !rows)
+        return seq->budget + UINT64_C(1);
+    for (uint64_t at = ((uint64_t)seq->position / rows + 1) * rows; at < end; at += rows)
+        if (over_budget(seq, (uint32_t)at))
+            end = at;
+    for (uint64_t at = n; at < end; at++)
+        if (over_budget(seq, (uint32_t)at))
+            end = at;
+    return end;
+}
+
+/* Where the strategy looks at the last queries it takes no more than what comes before those of the first selection. */
+static uint32_t most_to_take(clb_kv_seq *seq, uint32_t n)
+{
+    const uint32_t most = most_undropped(seq, n), p = clb_kv_page_tokens(seq->cache);
+    if (!seq->traits.evicts || !(seq->traits.needs & CLB_KV_NEEDS_QUERIES) || most <= seq->position)
+        return most;
+    const uint64_t w = seq->traits.window_w, first = first_selection(seq, n, most + w), before = first > w ? first - w : 0;
+    return before < most ? (uint32_t)before / p * p : most;
 }
 
 /* The pages of the block become the sequence's; it ends where the block begins. */
@@ -80,7 +106,7 @@ static bool take(clb_kv_seq *seq, clb_kv_block *b)
         h->n += p;
     }
     seq->n_pages += clb_kv_block_pages(cache);
-    seq->position = seq->n_prompt = first + p;
+    seq->position = seq->n_prompt = seq->q_first = first + p; /* it knows no query before */
     seq->shares = true;
     clb_kv_block_push(seq, b);
     return true;

@@ -198,7 +198,7 @@ static void strategies(void **state)
                  {"kv-strategy=random", "kv-positions=auto", 64},
                  {"kv-strategy=ada/h2o", "kv-positions=auto", 0},
                  {"kv-strategy=important-tokens", "kv-positions=auto", 0},
-                 {"kv-strategy=tova", "kv-positions=auto", 0},
+                 {"kv-strategy=tova", "kv-positions=auto", 64},
                  {"kv-strategy=expected-attention", "kv-positions=auto", 0},
                  {"kv-strategy=cam/keydiff", "kv-positions=auto", 0},
                  {"kv-strategy=h2o", "kv-positions=auto", 0},
@@ -240,6 +240,63 @@ static void strategies(void **state)
             feed(b, ids, 200);
             assert_true(clb_session_reuse(b).memory <= 144);
             same_logits(&p, b, ids, 200);
+            clb_session_destroy(a);
+            clb_session_destroy(b);
+            close_pair(&p);
+        }
+}
+
+/* Strategies that look at the last queries take what comes before those of the first selection: nobody misses the others. */
+static void strategies_that_look_at_queries(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *strategy, *positions;
+        uint32_t taken; /* of 280 tokens, with a budget of 200; with budgets of their own: at least one block of these */
+    } cases[] = {{"kv-strategy=tova", "kv-positions=auto", 192}, /* one query */
+                 {"kv-strategy=tova", "kv-positions=compact", 192},
+                 {"kv-strategy=snapkv", "kv-positions=auto", 128}, /* 64: 201 - 64 = 137 */
+                 {"kv-strategy=snapkv", "kv-positions=compact", 128},
+                 {"kv-strategy=chunk/snapkv", "kv-positions=auto", 192},
+                 {"kv-strategy=block/snapkv", "kv-positions=auto", 192},
+                 {"kv-strategy=ada/snapkv", "kv-positions=auto", 192},
+                 {"kv-strategy=pyramid/snapkv", "kv-positions=auto", 192},
+                 {"kv-strategy=expected-attention", "kv-positions=auto", 64}, /* 128 */
+                 {"kv-strategy=ada/expected-attention", "kv-positions=auto", 192},
+                 {"kv-strategy=cam/snapkv", "kv-positions=auto", 0}, /* it counts attention, too */
+                 {"kv-strategy=h2o", "kv-positions=auto", 0}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int batch = 0; batch < 3; batch++) {
+            static const char *const batches[] = {"batch=16", "batch=40", "batch=100"};
+            const char *const settings[] = {"ctx=400", batches[batch], cases[c].strategy, cases[c].positions,
+                                            "kv-budget=200", NULL};
+            struct pair p;
+            clb_error err;
+            uint32_t ids[MOST];
+            open_pair(&p, SMALL, settings);
+            some_ids(&p.shares, ids, MOST, 27 + (uint32_t)batch);
+            clb_session *a = make(&p.shares), *b = make(&p.shares);
+            feed(a, ids, 200); /* nothing is dropped: all of it is known */
+            same_logits(&p, a, ids, 200);
+            feed(b, ids, 280);
+            const uint32_t taken = clb_session_reuse(b).memory, most = cases[c].taken;
+            if (strchr(cases[c].strategy, '/') ? taken > most || (most && !taken) : taken != most)
+                fail_msg("%s took %u of %u in passes of %s", cases[c].strategy, taken, most, batches[batch]);
+            same_logits(&p, b, ids, 280);
+            clb_session *fresh = make(&p.computes);
+            feed(fresh, ids, 280);
+            for (uint32_t i = 280; i < 360; i++) {
+                assert_ok(clb_session_append(b, ids[i], &err), &err);
+                assert_ok(clb_session_append(fresh, ids[i], &err), &err);
+                assert_memory_equal(clb_session_logits(b), clb_session_logits(fresh),
+                                    p.shares.engine->model->hp.n_vocab * sizeof(float));
+            }
+            clb_session_destroy(a);
+            a = make(&p.shares); /* the prompt ends just beyond the budget: the first selection is there */
+            feed(a, ids, 202);
+            same_logits(&p, a, ids, 202);
+            assert_true(clb_session_reuse(a).memory <= most);
+            clb_session_destroy(fresh);
             clb_session_destroy(a);
             clb_session_destroy(b);
             close_pair(&p);
@@ -341,6 +398,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversations),        cmocka_unit_test(random_turns),
+        cmocka_unit_test(strategies_that_look_at_queries),
         cmocka_unit_test(bounds_follow_blocks),
         cmocka_unit_test(strategies),
         cmocka_unit_test(protection_survives),  cmocka_unit_test(idle_prefixes_leave),

@@ -207,6 +207,28 @@ static void thoughts(void **state)
     }
 }
 
+/* A mark that no text has ends a thought, and what follows it is a call that fits. */
+static void calls_in_thoughts(void **state)
+{
+    (void)state;
+#define KIMI(name)                                                                                                     \
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions." name ":0<|tool_call_argument_begin|>{}"                \
+    "<|tool_call_end|><|tool_calls_section_end|>"
+    static const char *const good[] = {"hm", "hm</think>Hello", "hm" KIMI("ping"), "hm</think>" KIMI("ping")};
+    static const char *const bad[] = {"hm<|tool_calls_section_begin|>", "hm" KIMI("pong"), "hm</think>" KIMI("pong"),
+                                      "hm<|tool_calls_section_begin|> is a mark</think>Hello"};
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            use_marks();
+        const char *const gbnf =
+            grammar_with((clb_tool_auto){.format = format("kimi-k2"), .opened = "<think>", .thoughts = true});
+        ACCEPTS(gbnf, good);
+        REFUSES(gbnf, bad);
+        if (i)
+            use_plain();
+    }
+}
+
 /* Where marks are tokens, text has others, too. */
 static void marks_that_are_tokens(void **state)
 {
@@ -297,10 +319,9 @@ static void calls_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(free_text),  cmocka_unit_test(long_text),
-        cmocka_unit_test(every_mark), cmocka_unit_test(second_mark),
-        cmocka_unit_test(channels),   cmocka_unit_test(thoughts),
-        cmocka_unit_test(calls_fit),  cmocka_unit_test(marks_that_are_tokens),
+        cmocka_unit_test(free_text),         cmocka_unit_test(long_text), cmocka_unit_test(every_mark),
+        cmocka_unit_test(second_mark),       cmocka_unit_test(channels),  cmocka_unit_test(thoughts),
+        cmocka_unit_test(calls_in_thoughts), cmocka_unit_test(calls_fit), cmocka_unit_test(marks_that_are_tokens),
     };
     const int failed = cmocka_run_group_tests(tests, load, unload);
     clb_buf_free(&made);

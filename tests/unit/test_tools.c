@@ -481,6 +481,61 @@ static void cut_by_length(void **state)
     expect("lfm2", "", "<|tool_call_start|>[get_weather(ci", "\nget_weather)");
 }
 
+/* Calls within thoughts: text where the mark may be quoted, calls where it is a token of its own. */
+static void in_thoughts(void **state)
+{
+    (void)state;
+#define HERMES_PING "<tool_call>{\"name\": \"ping\", \"arguments\": {}}</tool_call>"
+#define KIMI_PING                                                                                                      \
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|>"   \
+    "<|tool_calls_section_end|>"
+    expect("hermes", "<think>", "I could write " HERMES_PING ".</think>Hello",
+           "\nR:I could write " HERMES_PING ".\nC:Hello");
+    expect("hermes", "<think>", "x</think>" HERMES_PING, "\nR:x\nping({})");
+    expect("kimi-k2", "<think>", "I call.\n" KIMI_PING, "\nR:I call.\nping({})");
+    expect("kimi-k2", "<think>", "I know <|tool_calls_section_begin|> as a mark.</think>Hello",
+           "\nR:I know <|tool_calls_section_begin|> as a mark.\nC:Hello");
+    expect("deepseek-v3.1", "<think>",
+           "hm" DS("calls" LOW "begin") DS("call" LOW "begin") "ping" DS("sep") "{}" DS("call" LOW "end")
+               DS("calls" LOW "end"),
+           "\nR:hm\nping({})");
+    expect("mistral", "[THINK]", "hm[TOOL_CALLS]ping[ARGS]{}", "\nR:hm\nping({})");
+    expect_cut("kimi-k2", "<think>", "hm <|tool_calls_sec", "\nR:hm");
+    expect_cut("kimi-k2", "<think>", "hm<|tool_calls_section_begin|><|tool_call_begin|>functions.pi", "\nR:hm");
+}
+
+/* Names that are odd, and marks of the family in strings of arguments. */
+static void odd_calls(void **state)
+{
+    (void)state;
+    expect("hermes", "", "<tool_call>{\"name\": \"p\\u0069ng\", \"arguments\": {}}</tool_call>", "\nping({})");
+    expect("hermes", "", "<tool_call>{\"name\": \"a\\\"b\\u0000\", \"arguments\": {}}</tool_call>",
+           "\na\\\"b\\u0000({})");
+    expect("hermes", "", "<tool_call>{\"name\": \"f.g-h_1\", \"arguments\": {}}</tool_call>", "\nf.g-h_1({})");
+    expect("hermes", "", "<tool_call>{\"name\": \"</tool_call>\", \"arguments\": {}}</tool_call>",
+           "\n</tool_call>({})");
+    expect("hermes", "", "<tool_call>{\"name\": 5, \"arguments\": {}}</tool_call>",
+           "\nC:<tool_call>{\"name\": 5, \"arguments\": {}}</tool_call>");
+    expect("apertus", "", "<|tools_prefix|>[{\"p\\u0069ng\": {}}]<|tools_suffix|>", "\nping({})");
+    expect("kimi-k2", "",
+           "<|tool_calls_section_begin|><|tool_call_begin|>functions.a.b-c:12<|tool_call_argument_begin|>{}",
+           "\na.b-c({})");
+    expect("lfm2", "", "<|tool_call_start|>[f.g-h_1(a=\")]<|tool_call_end|>\")]<|tool_call_end|>",
+           "\nf.g-h_1({\"a\": \")]<|tool_call_end|>\"})");
+    expect("gemma4", "", "<|tool_call>call:f.g-1{a:<|\"|>}<tool_call|>{<|\"|>}<tool_call|>",
+           "\nf.g-1({\"a\": \"}<tool_call|>{\"})");
+    expect("mistral", "", "[TOOL_CALLS]f.g-1[ARGS]{\"a\": \"[TOOL_CALLS]x[ARGS]{}\"}",
+           "\nf.g-1({\"a\": \"[TOOL_CALLS]x[ARGS]{}\"})");
+    expect("gpt-oss", "",
+           "<|channel|>commentary to=functions.f.g-1 <|constrain|>json<|message|>{\"a\": \"<|end|><|call|>\"}<|call|>",
+           "\nf.g-1({\"a\": \"<|end|><|call|>\"})");
+    expect("deepseek-v3", "",
+           DS("calls" LOW "begin")
+               DS("call" LOW "begin") "function" DS("sep") "f\n```json\n{\"a\": \"```\"}\n```" DS("call" LOW "end")
+                   DS("calls" LOW "end"),
+           "\nf({\"a\": \"```\"})");
+}
+
 #define GIVEN(name, text, json)                                                                                        \
     expect("qwen3-coder", "", "<function=get_weather>\n<parameter=" name ">\n" text "\n</parameter>\n</function>",     \
            "\nget_weather({\"" name "\": " json "})")
@@ -675,10 +730,11 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),  cmocka_unit_test(xml),           cmocka_unit_test(named),
-        cmocka_unit_test(lists),   cmocka_unit_test(bare),          cmocka_unit_test(python),
-        cmocka_unit_test(harmony), cmocka_unit_test(no_tools),      cmocka_unit_test(ids),
-        cmocka_unit_test(noise),   cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text),
+        cmocka_unit_test(hermes),      cmocka_unit_test(xml),           cmocka_unit_test(named),
+        cmocka_unit_test(lists),       cmocka_unit_test(bare),          cmocka_unit_test(python),
+        cmocka_unit_test(harmony),     cmocka_unit_test(no_tools),      cmocka_unit_test(ids),
+        cmocka_unit_test(noise),       cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text),
+        cmocka_unit_test(in_thoughts), cmocka_unit_test(odd_calls),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -72,12 +72,15 @@ static int free_rule(clb_call_rules *m, char rule[CLB_GBNF_NAME])
     return clb_rules_close(m, rule);
 }
 
-/* A thought and, once it is closed, the rest. What is within it are no calls. */
-static int thought_rule(clb_call_rules *m, const char *open, bool opened, const char *rest, char rule[CLB_GBNF_NAME])
+/* A thought and, once it is closed, the rest. What is within it are no calls, but for marks that end thoughts, too. */
+static int thought_rule(clb_call_rules *m, const char *open, bool opened, const char *rest, const char *calls,
+                        char rule[CLB_GBNF_NAME])
 {
-    const char *const close = clb_thought_close(open);
+    const char *const close = clb_thought_close(open), *const *const within = clb_marks_in_thoughts(m->f);
+    const char *const marks[] = {close, within ? within[0] : NULL, within ? within[1] : NULL,
+                                 within ? within[2] : NULL};
     char text[CLB_GBNF_NAME];
-    CLB_TRY(clb_rules_text(m, &close, 1, text));
+    CLB_TRY(clb_rules_text(m, marks, sizeof marks / sizeof *marks, text));
     m->body.n = 0;
     if (!opened) {
         CLB_TRY(clb_buf_append(&m->body, " [ \\n\\t\\r]*", 11, m->err));
@@ -87,6 +90,8 @@ static int thought_rule(clb_call_rules *m, const char *open, bool opened, const 
     CLB_TRY(clb_buf_append(&m->body, " (", 2, m->err));
     CLB_TRY(clb_rules_literal(m, close));
     CLB_TRY(clb_rules_refer(m, rest));
+    if (within)
+        CLB_TRY(clb_buf_printf(&m->body, m->err, " | %s", calls));
     CLB_TRY(clb_buf_append(&m->body, ")?", 2, m->err));
     return clb_rules_close(m, rule);
 }
@@ -102,12 +107,12 @@ static int text_body(clb_call_rules *m, const clb_tool_auto *o, const char *call
     CLB_GO(clb_buf_printf(&m->body, m->err, "%s %s?", text, calls));
     CLB_GO(clb_rules_close(m, rest));
     if (opened) {
-        CLB_GO(thought_rule(m, opened, true, rest, thought));
+        CLB_GO(thought_rule(m, opened, true, rest, calls, thought));
         CLB_GO(clb_buf_printf(&all, m->err, "%s", thought));
     } else {
         CLB_GO(clb_buf_printf(&all, m->err, "%s", rest));
         for (uint32_t i = 0; i < m->n_thoughts && o->thoughts; i++) {
-            CLB_GO(thought_rule(m, m->thoughts[i], false, rest, thought));
+            CLB_GO(thought_rule(m, m->thoughts[i], false, rest, calls, thought));
             CLB_GO(clb_buf_printf(&all, m->err, " | %s", thought));
         }
     }

@@ -124,7 +124,10 @@ void clb_forget_cut(clb_reply_parser *p)
     if (clb_harmony(p)) {
         forget_harmony(p);
     } else if (p->mode == CLB_MODE_THOUGHT) {
-        forget(p, &p->thought_close, 1);
+        const char *const *const open = p->o.tools && !p->o.answer ? clb_marks_in_thoughts(p->o.format) : NULL;
+        const char *const marks[] = {p->thought_close, open ? open[0] : NULL, open ? open[1] : NULL,
+                                     open ? open[2] : NULL};
+        forget(p, marks, sizeof marks / sizeof *marks);
     } else if (p->mode == CLB_MODE_TEXT) {
         forget_in_text(p);
     } else {

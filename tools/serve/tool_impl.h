@@ -72,6 +72,7 @@ struct clb_reply_parser {
     bool after_thought;       /* blanks are not given out before the next text */
     size_t blanks;            /* white space at `at` that is given out when text follows */
     const char *thought_close;
+    bool in_thought; /* the calls began within a thought */
     /* calls */
     size_t mark;    /* where the mark of the calls is */
     unsigned phase; /* of the reader; 0 at first */
@@ -132,6 +133,9 @@ const char *clb_thought_close(const char *open);
 bool clb_thought_mark(clb_str token);
 bool clb_thought_part(clb_str token);  /* or a part of one */
 bool clb_begins_thought(clb_str text); /* the text is the begin of an opening mark, not yet all of it */
+/* The marks that open calls even within a thought that is not closed: those of models that have tokens for them, which no
+ * text has. NULL: there are none. */
+const char *const *clb_marks_in_thoughts(const clb_tool_format *f);
 /* The reply is read as channels. */
 bool clb_harmony(const clb_reply_parser *p);
 /* Whether the text begins with the head of a call without a mark, as grammars write it (clb_begins). */

@@ -158,6 +158,17 @@ static void begin_value(clb_reply_parser *p)
     p->value_kind = c != '{' && c != '[';
 }
 
+/* Names are in quotes, and may have escapes. */
+static int put_call(clb_reply_parser *p, const header *h, clb_error *err)
+{
+    json_t *const plain =
+        memchr(h->name.p, '\\', h->name.n) ? json_loadb(h->name.p - 1, h->name.n + 2, JSON_DECODE_ANY, NULL) : NULL;
+    const clb_str name = plain ? (clb_str){json_string_value(plain), json_string_length(plain)} : h->name;
+    const int rc = clb_put_call(p, name, h->id, err);
+    json_decref(plain);
+    return rc;
+}
+
 static int read_object(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
     header h;
@@ -177,7 +188,7 @@ static int read_object(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     if (*out == CLB_READ_MORE)
         return COLIBRI_OK;
     *out = CLB_READ_ON;
-    CLB_TRY(clb_put_call(p, h.name, h.id, err));
+    CLB_TRY(put_call(p, &h, err));
     if (!h.value) { /* no arguments; or the text ends before them */
         if (h.end)
             CLB_TRY(clb_put_arguments(p, "{}", 2, err));

@@ -136,7 +136,7 @@ static void begin_calls(clb_reply_parser *p, bool unmarked)
     p->mode = CLB_MODE_CALL;
     p->f = p->o.format;
     p->phase = 0;
-    p->in_list = p->in_call = p->any_in_section = false;
+    p->in_list = p->in_call = p->any_in_section = p->in_thought = false;
     p->unmarked = unmarked;
 }
 
@@ -313,11 +313,22 @@ static int read_start(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     return COLIBRI_OK;
 }
 
+const char *const *clb_marks_in_thoughts(const clb_tool_format *f)
+{
+    static const char *const begins[] = {"<|", "<\xEF\xBD\x9C", "[TOOL_CALLS]"}; /* the second with a wide bar */
+    for (size_t i = 0; f->open[0] && i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(f->open[0], begins[i], strlen(begins[i])) == 0)
+            return f->open;
+    return NULL;
+}
+
 static int read_thought(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
     int which;
     const clb_str rest = clb_rest(p);
-    size_t end = clb_find_mark(rest, &p->thought_close, 1, p->final, &which), text = end;
+    const char *const *const open = p->o.tools && !p->o.answer ? clb_marks_in_thoughts(p->o.format) : NULL;
+    const char *const marks[] = {p->thought_close, open ? open[0] : NULL, open ? open[1] : NULL, open ? open[2] : NULL};
+    size_t end = clb_find_mark(rest, marks, sizeof marks / sizeof *marks, p->final, &which), text = end;
     *out = which >= 0 ? CLB_READ_ON : CLB_READ_MORE;
     while (text > 0 && blank(rest.p[text - 1]))
         text--;
@@ -336,7 +347,15 @@ static int read_thought(clb_reply_parser *p, enum clb_read *out, clb_error *err)
             p->at += end - text;
         return COLIBRI_OK;
     }
-    p->at += end - text + strlen(p->thought_close);
+    p->mark = p->at;
+    p->at += end - text;
+    if (which > 0) { /* a call without an end of the thought */
+        begin_calls(p, false);
+        p->in_thought = true;
+        p->at += mark_taken(p->f, marks[which], strlen(marks[which]));
+        return COLIBRI_OK;
+    }
+    p->at += strlen(p->thought_close);
     p->mode = CLB_MODE_TEXT;
     p->after_thought = true;
     p->start = p->o.format->bare; /* a call without a mark may follow */
@@ -391,11 +410,12 @@ static int step(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     if (p->any_in_section)
         return COLIBRI_OK;
     const size_t end = p->at > p->mark ? p->at : p->mark + 1;
-    p->at = p->mark;
-    CLB_TRY(clb_put_content(p, p->buf.data + p->mark, end - p->mark, err));
     p->at = end;
     p->after_thought = false;
-    return COLIBRI_OK;
+    if (p->in_thought)
+        p->mode = CLB_MODE_THOUGHT;
+    return p->in_thought ? clb_put_thought(p, p->buf.data + p->mark, end - p->mark, err)
+                         : clb_put_content(p, p->buf.data + p->mark, end - p->mark, err);
 }
 
 static int run(clb_reply_parser *p, clb_error *err)

@@ -69,19 +69,21 @@ void clb_bench_print_csv(const clb_bench *b, const clb_bench_test *t, bool first
 void clb_bench_print_split(const clb_bench *b, const clb_bench_test *t);
 json_t *clb_bench_json(const clb_bench *b, const clb_bench_test *t); /* bench_json.c */
 
-/* bench_texts.c: the texts of a folder or a file, read and tokenized as a user's message. */
+/* bench_texts.c: texts, each a user's message. They are read and checked before a model is loaded, which may take long. */
 typedef struct clb_bench_text {
     char name[48];
+    clb_buf text; /* until it is tokenized */
     clb_tokens ids;
 } clb_bench_text;
 typedef struct clb_bench_texts {
     clb_bench_text *at;
     size_t n;
 } clb_bench_texts;
-int clb_bench_texts_find(const char *path, char ***files, size_t *n, clb_error *err); /* NULL: the installed ones */
-void clb_bench_files_free(char **files, size_t n);
-int clb_bench_texts_read(clb_args *args, const clb_engine *engine, char **files, size_t n, clb_bench_texts *out,
-                         clb_error *err);
+/* A file, "-", or all *.txt of a folder; NULL: the installed ones. */
+int clb_bench_texts_add(clb_bench_texts *t, const char *path, clb_error *err);
+/* LIMIT: one of them and n_gen tokens more do not fit the context. */
+int clb_bench_texts_tokenize(clb_bench_texts *t, clb_args *args, const clb_engine *engine, uint32_t n_gen,
+                             clb_error *err);
 void clb_bench_texts_free(clb_bench_texts *texts);
 
 /* bench_sweep.c: the same two tests for every number of threads of "threads=A..B"; `ini`: write the best one there. */

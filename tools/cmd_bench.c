@@ -85,8 +85,7 @@ struct wish {
     uint32_t runs;
     double sustained; /* minutes; 0: not that */
     enum clb_bench_format format;
-    char **files; /* of texts */
-    size_t n_files;
+    clb_bench_texts texts;
 };
 
 /* What the drive can do, measured or remembered, once something was read from it. */
@@ -142,10 +141,6 @@ static int run_texts(clb_bench *b, const clb_bench_texts *texts, uint32_t n_gen,
     for (size_t i = 0; i < texts->n; i++) {
         clb_bench_test t = {.n_prompt = (uint32_t)texts->at[i].ids.n, .n_gen = n_gen, .ids = texts->at[i].ids.ids};
         memcpy(t.name, texts->at[i].name, sizeof texts->at[i].name);
-        if (texts->at[i].ids.n + n_gen > b->engine->ctx)
-            return clb_fail(err, COLIBRI_E_LIMIT,
-                            "%s: %zu tokens and %u of the answer, the context holds %u: raise --ctx", t.name,
-                            texts->at[i].ids.n, n_gen, b->engine->ctx);
         CLB_TRY(run_one(b, &t, format, i == 0, all, err));
     }
     return COLIBRI_OK;
@@ -252,23 +247,6 @@ static int parse_runs(clb_args *args, uint32_t *out, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int add_texts(struct wish *w, const char *path, clb_error *err)
-{
-    char **files;
-    size_t n;
-    CLB_TRY(clb_bench_texts_find(path, &files, &n, err));
-    char **const grown = realloc(w->files, (w->n_files + n) * sizeof *grown);
-    if (!grown) {
-        clb_bench_files_free(files, n);
-        return CLB_NOMEM(err, "texts");
-    }
-    memcpy(grown + w->n_files, files, n * sizeof *grown);
-    free(files);
-    w->files = grown;
-    w->n_files += n;
-    return COLIBRI_OK;
-}
-
 /* Kinds of runs exclude each other, and flags that would do nothing are refused. */
 static int check_wish(clb_args *args, const struct wish *w, clb_error *err)
 {
@@ -286,17 +264,17 @@ static int check_wish(clb_args *args, const struct wish *w, clb_error *err)
         for (size_t i = 0; not_for[k][i]; i++)
             if (clb_args_has(args, not_for[k][i]))
                 return clb_fail(err, COLIBRI_E_USAGE, "--%s does not apply to --%s", not_for[k][i], kinds[k]);
-        if (w->n_files)
+        if (w->texts.n)
             return clb_fail(err, COLIBRI_E_USAGE, "texts do not apply to --%s", kinds[k]);
     }
     if (clb_args_has(args, "write-ini") && !clb_args_has(args, "sweep"))
         return clb_fail(err, COLIBRI_E_USAGE, "--write-ini needs --sweep");
-    if (clb_args_has(args, "split") && (largest(&w->depths) || w->n_files))
+    if (clb_args_has(args, "split") && (largest(&w->depths) || w->texts.n))
         return clb_fail(err, COLIBRI_E_USAGE, "--split does not apply to tests with --n-depth, nor to texts");
-    if (!clb_args_has(args, "stdin") && !(w->sustained > 0.0) && !w->n_files &&
+    if (!clb_args_has(args, "stdin") && !(w->sustained > 0.0) && !w->texts.n &&
         largest(&w->prompts) + largest(&w->gens) == 0)
         return clb_fail(err, COLIBRI_E_USAGE, "nothing to measure: --n-prompt and --n-gen are both 0");
-    if (w->n_files && !w->gens.v[0])
+    if (w->texts.n && !w->gens.v[0])
         return clb_fail(err, COLIBRI_E_USAGE, "answers to texts need --n-gen");
     return COLIBRI_OK;
 }
@@ -304,6 +282,12 @@ static int check_wish(clb_args *args, const struct wish *w, clb_error *err)
 static int read_wish(clb_args *args, struct wish *w, clb_error *err)
 {
     char rest;
+    const char *const *paths;
+    if (clb_args_positional(args, &paths)) /* a path after --texts, mostly */
+        return clb_fail(err, COLIBRI_E_USAGE,
+                        "unexpected argument '%.80s': a file or folder of texts is given by --text PATH (--texts takes "
+                        "those that come with Colibri)",
+                        paths[0]);
     CLB_TRY(parse_list("n-prompt", clb_args_value(args, "n-prompt"), 512, &w->prompts, err));
     CLB_TRY(parse_list("n-gen", clb_args_value(args, "n-gen"), 128, &w->gens, err));
     CLB_TRY(parse_list("n-depth", clb_args_value(args, "n-depth"), 0, &w->depths, err));
@@ -318,42 +302,39 @@ static int read_wish(clb_args *args, struct wish *w, clb_error *err)
     if (minutes &&
         (sscanf(minutes, "%lf%c", &w->sustained, &rest) != 1 || !(w->sustained > 0.0) || w->sustained > 10000.0))
         return clb_fail(err, COLIBRI_E_USAGE, "--sustained %.40s: must be minutes, as 5 or 0.5", minutes);
-    const char *const *paths;
     const size_t n = clb_args_values(args, "text", &paths);
     if (clb_args_has(args, "texts"))
-        CLB_TRY(add_texts(w, NULL, err));
+        CLB_TRY(clb_bench_texts_add(&w->texts, NULL, err));
     for (size_t i = 0; i < n; i++)
-        CLB_TRY(add_texts(w, paths[i], err));
+        CLB_TRY(clb_bench_texts_add(&w->texts, paths[i], err));
     return check_wish(args, w, err);
 }
 
 /* Texts are there to be measured: random tokens only if they are asked for too. */
-static int run_wish(clb_bench *b, const struct wish *w, clb_error *err)
+static int run_wish(clb_bench *b, struct wish *w, clb_error *err)
 {
-    clb_bench_texts texts = {0};
     json_t *const all = json_array();
-    const bool tests = !w->n_files || clb_args_has(b->args, "n-prompt");
+    const bool tests = !w->texts.n || clb_args_has(b->args, "n-prompt");
     int rc = all ? COLIBRI_OK : CLB_NOMEM(err, "results");
-    if (!rc && w->n_files)
-        rc = clb_bench_texts_read(b->args, b->engine, w->files, w->n_files, &texts, err);
+    if (!rc && w->texts.n)
+        rc = clb_bench_texts_tokenize(&w->texts, b->args, b->engine, w->gens.v[0], err);
     if (!rc && w->format == CLB_BENCH_MD)
         clb_bench_print_head(b);
     if (!rc && w->sustained > 0.0)
         rc = clb_bench_sustained(b, w->sustained, err);
     else if (!rc && tests)
         rc = run_tests(b, w, all, err);
-    if (!rc && texts.n && tests && w->format == CLB_BENCH_MD)
+    if (!rc && w->texts.n && tests && w->format == CLB_BENCH_MD)
         printf("\n");
-    if (!rc && texts.n)
-        rc = run_texts(b, &texts, w->gens.v[0], w->format, all, err);
-    clb_bench_texts_free(&texts);
+    if (!rc && w->texts.n)
+        rc = run_texts(b, &w->texts, w->gens.v[0], w->format, all, err);
     if (!rc && w->format == CLB_BENCH_JSON)
         return clb_json_print(all, err);
     json_decref(all);
     return rc;
 }
 
-static int measure(clb_args *args, const struct wish *w, clb_error *err)
+static int measure(clb_args *args, struct wish *w, clb_error *err)
 {
     const clb_config *config = clb_args_config(args);
     clb_bench b = {.args = args,
@@ -365,7 +346,7 @@ static int measure(clb_args *args, const struct wish *w, clb_error *err)
     int rc = COLIBRI_OK;
     /* Room for the longest test, unless the user has said how much. */
     const uint32_t most = largest(&w->prompts) > largest(&w->gens) ? largest(&w->prompts) : largest(&w->gens);
-    const uint32_t need = w->n_files || w->sustained > 0.0 ? 0 : largest(&w->depths) + most;
+    const uint32_t need = w->texts.n || w->sustained > 0.0 ? 0 : largest(&w->depths) + most;
     const uint32_t streams = largest(&w->streams);
     CLB_GO(clb_open_engine_for(args, need, streams > 1 ? streams + 1 : 1, &b.engine, err));
     if (need > b.engine->ctx && clb_config_is_set(config, CLB_SET_model_ctx))
@@ -392,7 +373,7 @@ static int run(clb_args *args, clb_error *err)
                              clb_args_value(args, "write-ini"), w.format, err);
     else if (!rc)
         rc = measure(args, &w, err);
-    clb_bench_files_free(w.files, w.n_files);
+    clb_bench_texts_free(&w.texts);
     return rc;
 }
 
@@ -400,7 +381,7 @@ const struct clb_command clb_command_bench = {
     .name = "bench",
     .summary = "measure how fast a model reads prompts and generates",
     .usage =
-        "colibri bench -m MODEL [-p N,..] [-n N,..] [-r N] [--texts | --sustained MIN | --sweep threads=A..B] [flags]",
+        "colibri bench -m MODEL [-p N,..] [-n N,..] [-r N] [--texts | --text PATH | --sustained MIN | --sweep threads=A..B] [flags]",
     .description =
         "Prompt tests (pp) read N random tokens, generation tests (tg) feed N random tokens one after another; nothing "
         "is sampled. Each test starts with an empty context (or --n-depth tokens) and is repeated; shown are mean, "
@@ -430,6 +411,6 @@ const struct clb_command clb_command_bench = {
         "colibri bench -m model.gguf -p 0 -n 64 --split   # where a token's time goes",
     .flags = flags,
     .settings = settings,
-    .max_positional = 0,
+    .max_positional = -1, /* to say more than that they are unexpected */
     .run = run,
 };

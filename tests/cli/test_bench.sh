@@ -69,6 +69,34 @@ run 0 "${bench[@]}" -p 6 -n 4 -r 2 --format csv
 awk -F, 'NF != 18 { exit 1 }' "$WORK/out" || fail "CSV with other columns: $(cat "$WORK/out")"
 run 0 "${bench[@]}" --text "$WORK" -n 2 --repeat 1
 out '| count |'
+# texts that cannot be measured, before a model is loaded
+mkdir "$WORK/none" "$WORK/texts"
+: >"$WORK/empty"
+printf ' \n\t\n' >"$WORK/blank"
+printf 'ab\0c' >"$WORK/nul"
+printf 'na\xefve' >"$WORK/latin1"
+cp "$WORK/hello.txt" "$WORK/texts/a.txt"
+cp "$WORK/nul" "$WORK/texts/b.txt"
+texts=("$c" bench -m "$WORK/missing.gguf")
+refuse 2 "'$WORK/hello.txt': a file or folder of texts is given by --text PATH" "${texts[@]}" --texts "$WORK/hello.txt"
+refuse 2 '--texts takes no value' "${texts[@]}" --texts="$WORK/hello.txt"
+refuse 2 'is empty' "${texts[@]}" --text ''
+refuse 3 "cannot open $WORK/missing.txt: No such file" "${texts[@]}" --text "$WORK/missing.txt"
+refuse 3 "the folder $WORK/none has no *.txt" "${texts[@]}" --text "$WORK/none"
+refuse 2 "$WORK/empty is empty" "${texts[@]}" --text "$WORK/empty"
+refuse 2 "$WORK/blank has nothing but blanks" "${texts[@]}" --text "$WORK/blank"
+refuse 5 "$WORK/nul is no text: byte 2 is NUL" "${texts[@]}" --text "$WORK/nul"
+refuse 5 "$WORK/latin1 is no text: byte 2 is not UTF-8" "${texts[@]}" --text "$WORK/hello.txt" --text "$WORK/latin1"
+refuse 5 "$WORK/texts/b.txt is no text" "${texts[@]}" --text "$WORK/texts"
+refuse 3 'missing.gguf' "${texts[@]}" --text "$WORK/hello.txt"
+# too long: none is measured
+yes 'The fox ran home.' | head -c 40000 >"$WORK/long"
+run 8 "${bench[@]}" --text "$WORK/hello.txt" --text "$WORK/long" -n 2 -r 1
+err 'long: '
+err 'raise --ctx'
+grep -q hello "$WORK/out" && fail "a text was measured before another one was refused"
+from_pipe() { "${bench[@]}" --text - -n 2 -r 1 <"$WORK/hello.txt"; }
+run 0 from_pipe
 printf '# mine\n[cpu]\npin = off\nthreads = 77\n\n[model]\nctx = 100\n' >"$WORK/my.ini"
 run 0 "$c" bench -m "$model" --sweep threads=1..2 -p 8 -n 4 -r 1 --format json --write-ini "$WORK/my.ini"
 json '[p["threads"] for p in d["sweep"]] == [1, 2] and d["best_threads"] in (1, 2)'

@@ -3,6 +3,7 @@
 #include "colibri/numerics.h"
 #include "kv/internal.h"
 
+#define STATE_MOST   (UINT64_C(1) << 50) /* bytes: more than any machine has */
 #define ROWS_ASSUMED 4096u /* of a pass, where nobody said */
 /* Arrays of at most this many positions are made at once: what is not touched costs nothing, and nothing is copied. */
 #define AT_ONCE (1u << 18)
@@ -113,6 +114,9 @@ int clb_kv_demand_make(const clb_kv_layout *l, const clb_kv_seq_options *o, clb_
     CLB_TRY(clb_kv_probe_open(l, o, out->longest, &p, err));
     out->state_bytes = states(l, o, &traits, p.config, out->longest);
     clb_kv_probe_close(&p);
+    if (out->state_bytes > STATE_MOST) /* else the plan would blame the model */
+        return clb_fail(err, COLIBRI_E_PLUGIN, "KV strategy %s says that one instance takes %.0f GiB of memory", s->name,
+                        (double)out->state_bytes / 0x1p30);
     return COLIBRI_OK;
 }
 

@@ -350,6 +350,12 @@ static void *params_create(const struct colibri_kv_config *config, char *why, si
     return NULL;
 }
 
+static uint64_t endless(const struct colibri_kv_config *config)
+{
+    (void)config;
+    return UINT64_MAX;
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -376,6 +382,7 @@ static void refusals(void **state)
     REFUSED(s.create = NULL, COLIBRI_E_PLUGIN, "create");
     REFUSED(s.reset = NULL, COLIBRI_E_PLUGIN, "reset");
     REFUSED(s.struct_size = 40, COLIBRI_E_PLUGIN, "struct_size 40");
+    REFUSED(s.state_bytes = endless, COLIBRI_E_PLUGIN, "liar says that one instance takes 17179869184 GiB");
     REFUSED(s.create = refusing_create, COLIBRI_E_USAGE, "liar: a budget of 1000 is too small");
     const struct colibri_param params[] = {{"a", 0, 9, 4, 1, "a"}, {"b", 0, 9, 0.5, 0, "b"}};
     REFUSED((s.create = params_create, s.params = params, s.n_params = 2), COLIBRI_E_USAGE, "liar: 4 0.5");

@@ -181,7 +181,7 @@ static void channels(void **state)
 static void thoughts(void **state)
 {
     (void)state;
-    static const char *const good[] = {"I could say <tool_call>.", "<tool_call></think>\n\nHello", "x</think>" PING};
+    static const char *const good[] = {"I could say <tool_call>.", "<tool_call></think>\n\nHello", ("x</think>" PING)};
     static const char *const bad[] = {"x</think><tool_call>", "x</think> a <tool_call> b", "x</think>" PING " y"};
     for (int i = 0; i < 2; i++) {
         if (i)

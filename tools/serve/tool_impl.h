@@ -152,6 +152,10 @@ int clb_read_xml(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 int clb_read_python(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 
+/* Arguments as JSON (tool_json.c): what begins at the place at hand, and more of it. */
+void clb_begin_json_value(clb_reply_parser *p);
+int clb_read_json_value(clb_reply_parser *p, enum clb_read *out, clb_error *err);
+
 /* A value written as Python or in Gemma's braces, as JSON text appended to out; *used: its bytes. MORE: it may go on
  * (what there is was appended). */
 enum clb_read clb_literal_to_json(clb_str s, bool braces, bool final, size_t *used, clb_buf *out, clb_error *err);

@@ -79,8 +79,10 @@ refuse 2 "not allowed in a file beside a model" "$c" run -m "$WORK/models/m.gguf
 
 # ---- a KV strategy: libm's fabs(position) keeps the newest, as sliding-window without sinks does; scores of what the host computes
 cat >"$WORK/kv.c" <<'C'
+#include <unistd.h>
 double small_keys(float key_norm) { return -(double)key_norm; }
 double no_number(void) { return 0.0 / 0.0; }
+double dawdles(void) { return usleep(300000), 0; }
 static unsigned resets, sequences;
 void fresh(unsigned instance) { resets++, sequences = instance + 1; }
 double mixed(unsigned instance, unsigned layer, unsigned kv_head, unsigned position, unsigned rank, unsigned long long age,
@@ -106,6 +108,7 @@ if cc -O2 -shared -fPIC -o "$WORK/kv.so" "$WORK/kv.c" 2>"$WORK/cc"; then
         echo 'window = 1'
         section_kv small-keys "$WORK/kv.so" small_keys 'double(f32 key_norm)'
         section_kv no-number "$WORK/kv.so" no_number 'double()'
+        section_kv dawdles "$WORK/kv.so" dawdles 'double()'
         section_kv mixed "$WORK/kv.so" mixed 'double(u32 instance, u32 layer, u32 kv_head, u32 position, u32 rank, u64 age, u32 n_kept, u32 n_keep, u32 n_prompt, u32 n_system, u64 next_position, f32 prob_sum, f32 prob_max, f32 prob_last, u32 n_last, f32 key_norm, f32 value_norm, u32 budget, u32 n_layers, u32 n_kv_heads)'
         printf 'window = 8\nreset = fresh\nreset-signature = void(u32 instance)\n'
     } >"$WORK/kv.ini"
@@ -128,6 +131,8 @@ if cc -O2 -shared -fPIC -o "$WORK/kv.so" "$WORK/kv.c" 2>"$WORK/cc"; then
     run 0 kv no-number
     err "no-number misbehaved: score left or wrote a value that is not a number"
     err "answers replaced by the host"
+    run 0 timeout 60 "$c" run -m "$model" --raw -n 120 --ignore-eos --config "$WORK/kv.ini" --kv-budget 48 --kv-strategy dawdles "The bird" # 24 s for each answer
+    err "dawdles misbehaved: a call took more than two seconds"
     run 0 kv ada/small-keys # a foreign function may be wrapped
     err "strategy ada/small-keys"
     run 0 "$c" plugins info mixed --config "$WORK/kv.ini"

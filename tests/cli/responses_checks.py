@@ -2,6 +2,7 @@
 1024 tokens. OpenAI's Responses API as it goes over the wire."""
 import json
 import sys
+import time
 
 from openai_client import Client
 
@@ -186,6 +187,18 @@ def truncation():
         assert o["error"]["n_ctx"] == 1024 and o["error"]["n_prompt_tokens"] > 3000
 
 
+def many_results():
+    """Results whose calls are not there take time in proportion to their number, not to its square."""
+    def seconds(n):
+        items = [dict(type="function_call_output", call_id=f"c{i}", output="r") for i in range(n)]
+        began = time.monotonic()
+        assert c.post(PATH, ask(input=items))[0] == 400
+        return max(time.monotonic() - began, 0.05)
+    few = seconds(6000)
+    many = seconds(48000)
+    assert many < 24 * few, (few, many)
+
+
 def cancelled():
     """A client that goes away in the middle: the next request does not wait for it."""
     for _ in range(3):
@@ -197,6 +210,6 @@ def cancelled():
     assert text_of(create()) == ANSWER
 
 
-for check in texts, limits, log_probabilities, conversation, schemas, tools, refusals, truncation, cancelled:
+for check in texts, limits, log_probabilities, conversation, schemas, tools, refusals, truncation, many_results, cancelled:
     check()
     print("ok", check.__name__)

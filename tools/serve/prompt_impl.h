@@ -14,6 +14,7 @@ typedef struct clb_adapter {
     bool tools;        /* the template gets them */
     bool any_system;   /* the prompt says something before the first user's message */
     bool continued;    /* the last message is the assistant's */
+    json_t *callers;   /* of the calls so far: id -> name of the latest one */
     clb_marked system; /* what no message has said yet: for the system message, or the next user's */
 } clb_adapter;
 

@@ -193,20 +193,19 @@ done:
     return rc;
 }
 
-/* The name of the function whose call a result answers: some templates want it. */
-static const char *called_name(const json_t *messages, size_t before, const char *id)
+/* For the results of these calls: some templates want to know whose result it is. */
+static int remember_calls(clb_adapter *a, const json_t *calls, clb_error *err)
 {
-    for (size_t i = before; id && i-- > 0;) {
-        const json_t *call;
-        size_t k;
-        json_array_foreach(json_object_get(json_array_get(messages, i), "tool_calls"), k, call)
-        {
-            const char *other = json_string_value(json_object_get(call, "id"));
-            if (other && strcmp(other, id) == 0)
-                return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
-        }
+    const json_t *call;
+    size_t k;
+    json_array_foreach(calls, k, call)
+    {
+        const char *const id = json_string_value(json_object_get(call, "id"));
+        json_t *const name = json_object_get(json_object_get(call, "function"), "name");
+        if (id && name && json_object_set(a->callers, id, name))
+            return CLB_NOMEM(err, "calls");
     }
-    return NULL;
+    return COLIBRI_OK;
 }
 
 /* What the system says but the template has no place for goes in front of the user's words. */
@@ -279,6 +278,8 @@ static int adapt_message(clb_adapter *a, size_t i, const char *role, long only, 
         CLB_GO(put_system_first(a, &text, err));
     if (only <= 0)
         CLB_GO(add_content(a, i, content, &text, err));
+    if (assistant && only <= 0)
+        CLB_GO(remember_calls(a, calls, err));
     if (assistant && calls && !json_is_null(calls))
         CLB_GO(add_calls(a, i, calls, only, m, &text, err));
     else if (calls && !json_is_null(calls))
@@ -290,7 +291,7 @@ static int adapt_message(clb_adapter *a, size_t i, const char *role, long only, 
     if (tool && json_is_string(id))
         set(a, m, "tool_call_id", id_value(a, json_string_value(id)));
     if (tool && !name_text)
-        name_text = called_name(a->request->messages, i, json_string_value(id));
+        name_text = json_string_value(json_object_get(a->callers, json_string_value(id)));
     if (name_text)
         set(a, m, "name", text_value(a, name_text));
     /* what gpt-oss's template calls the thoughts that led to a call */
@@ -357,7 +358,7 @@ done:
     return rc;
 }
 
-int clb_adapt_messages(clb_adapter *a, clb_jvalue **out, clb_error *err)
+static int adapt_messages(clb_adapter *a, clb_jvalue **out, clb_error *err)
 {
     const json_t *messages = a->request->messages, *m;
     const size_t n = json_array_size(messages);
@@ -419,4 +420,13 @@ int clb_adapt_messages(clb_adapter *a, clb_jvalue **out, clb_error *err)
     if (a->system.text.n) /* no user has spoken: then it is all there is */
         clb_jdata_push(a->d, list, message(a, "user", content_value(a, &a->system)));
     return clb_jdata_status(a->d, err);
+}
+
+int clb_adapt_messages(clb_adapter *a, clb_jvalue **out, clb_error *err)
+{
+    a->callers = json_object();
+    const int rc = a->callers ? adapt_messages(a, out, err) : CLB_NOMEM(err, "messages");
+    json_decref(a->callers);
+    a->callers = NULL;
+    return rc;
 }

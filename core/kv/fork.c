@@ -35,8 +35,9 @@ static int copy_head(clb_kv_seq *to, clb_kv_seq *from, uint32_t i, clb_error *er
 static int copy_state(clb_kv_seq *to, const clb_kv_seq *from, clb_error *err)
 {
     const struct colibri_kv_strategy *s = from->strategy;
+    /* It has no state: a new one is like the old one, and is made for as many positions, whatever its budgets are now. */
     if (!s->fork)
-        return clb_kv_strategy_create(to, &from->options, err); /* it has no state: a new one is like the old one */
+        return clb_kv_instance_create(to, &from->options, err);
     to->self = s->fork(from->self);
     if (!to->self)
         return clb_fail(err, COLIBRI_E_UNSUPPORTED, "KV strategy %s cannot copy its state: this sequence cannot be forked",

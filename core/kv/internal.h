@@ -241,6 +241,8 @@ void clb_kv_compact(clb_kv_seq *seq, uint32_t layer, uint32_t head, uint32_t n_k
 
 /* strategy.c: seq has its traits, ctx and budget; makes its demand and its instance. */
 int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err);
+/* ... its demand is known: the instance alone. */
+int clb_kv_instance_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err);
 /* What an instance is made with, for as long as it is needed. max_positions: as in struct colibri_kv_config. NOMEM */
 typedef struct clb_kv_probe {
     struct colibri_kv_config config;

@@ -198,17 +198,24 @@ int clb_kv_probe_budgets(const clb_kv_layout *l, const clb_kv_seq_options *o, ui
     return self ? COLIBRI_OK : COLIBRI_E_USAGE;
 }
 
-int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err)
+int clb_kv_instance_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err)
 {
-    const clb_kv_layout *l = &seq->cache->layout;
     clb_kv_seq_options now = *o;
     clb_kv_probe p;
     now.ctx = seq->ctx;
     now.budget = seq->budget;
-    CLB_TRY(check_chain(seq, o, err));
-    CLB_TRY(clb_kv_demand_make(l, &now, &seq->demand, err));
-    CLB_TRY(clb_kv_probe_open(l, &now, seq->demand.longest, &p, err));
+    CLB_TRY(clb_kv_probe_open(&seq->cache->layout, &now, seq->demand.longest, &p, err));
     seq->self = make(o->strategy, &p.config, err);
     clb_kv_probe_close(&p);
     return seq->self ? COLIBRI_OK : COLIBRI_E_USAGE;
+}
+
+int clb_kv_strategy_create(clb_kv_seq *seq, const clb_kv_seq_options *o, clb_error *err)
+{
+    clb_kv_seq_options now = *o;
+    now.ctx = seq->ctx;
+    now.budget = seq->budget;
+    CLB_TRY(check_chain(seq, o, err));
+    CLB_TRY(clb_kv_demand_make(&seq->cache->layout, &now, &seq->demand, err));
+    return clb_kv_instance_create(seq, o, err);
 }

@@ -256,6 +256,70 @@ static void state_goes_along(void **state)
     clb_kv_cache_destroy(cache);
 }
 
+/* ---- instances of a fork are made for what it holds, whatever budgets are said meanwhile ---- */
+
+static uint32_t first_heads_budget;
+
+static void *create_sized(const struct colibri_kv_config *config, char *why, size_t why_size)
+{
+    uint32_t *const most = malloc(sizeof *most);
+    (void)why;
+    (void)why_size;
+    if (most)
+        *most = config->max_positions;
+    return most;
+}
+
+static uint32_t fickle(void *self, uint32_t layer, uint32_t kv_head, uint64_t n_seen)
+{
+    (void)self;
+    (void)n_seen;
+    return layer == 0 && kv_head == 0 ? first_heads_budget : 8;
+}
+
+static void score_sized(void *self, const struct colibri_kv_view *view, float *out)
+{
+    const uint32_t *const most = self;
+    if (view->n > *most)
+        fail_msg("a view of %u, and room was made for %u", view->n, *most);
+    for (uint32_t i = 0; i < view->n; i++)
+        out[i] = (float)i;
+}
+
+static void forks_have_room_for_what_they_hold(void **state)
+{
+    (void)state;
+    static const struct colibri_kv_strategy sized = {
+        .struct_size = sizeof(struct colibri_kv_strategy),
+        .flags = COLIBRI_KV_FLAG_PER_HEAD,
+        .triggers = COLIBRI_KV_AT_CHUNK | COLIBRI_KV_AT_OVER_BUDGET,
+        .name = "test-fickle",
+        .create = create_sized,
+        .destroy = free,
+        .reset = kv_rows_reset,
+        .budget = fickle,
+        .score = score_sized,
+    };
+    const clb_kv_seq_options o = {.strategy = &sized, .ctx = 500, .budget = BUDGET, .max_rows = ROWS};
+    clb_kv_cache *cache = open_cache(&layout, 200);
+    clb_kv_seq *a;
+    clb_error err;
+    first_heads_budget = 3 * BUDGET;
+    assert_ok(clb_kv_seq_create(cache, &o, &a, &err), &err);
+    for (uint32_t i = 0; i < 4; i++)
+        pass(a, &layout, i, ROWS);
+    first_heads_budget = 8;
+    clb_kv_seq *b = fork_of(a);
+    for (uint32_t i = 0; i < 4; i++) {
+        pass(a, &layout, i, ROWS);
+        pass(b, &layout, i, ROWS);
+    }
+    same_positions(a, b);
+    clb_kv_seq_destroy(a);
+    clb_kv_seq_destroy(b);
+    clb_kv_cache_destroy(cache);
+}
+
 static void state_that_cannot_be_copied(void **state)
 {
     (void)state;
@@ -321,6 +385,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_goes_its_way), cmocka_unit_test(when),
         cmocka_unit_test(no_room_for_copies), cmocka_unit_test(state_goes_along),
+        cmocka_unit_test(forks_have_room_for_what_they_hold),
         cmocka_unit_test(state_that_cannot_be_copied), cmocka_unit_test(recent_windows_are_copied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,6 +94,7 @@ static void in_thoughts(void **state)
                DS("calls" LOW "end"),
            "\nR:hm\nping({})");
     expect("mistral", "[THINK]", "hm[TOOL_CALLS]ping[ARGS]{}", "\nR:hm\nping({})");
+    expect("kimi-k2", "<think>", "hm" KIMI_PING KIMI_PING "\n</think>\nHello", "\nR:hm\nping({})\nping({})\nC:Hello");
     expect_cut("kimi-k2", "<think>", "hm <|tool_calls_sec", "\nR:hm");
     expect_cut("kimi-k2", "<think>", "hm<|tool_calls_section_begin|><|tool_call_begin|>functions.pi", "\nR:hm");
 }
@@ -259,9 +260,10 @@ static void noise(void **state)
                 assert_ok(clb_buf_append(&text, more, strlen(more), &err), &err);
             }
         }
+        const char *const opened = test_rand_below(&rng, 3) ? "" : "<think>";
         sink whole, cut;
-        parse_how(f, "", text.data, text.n, 0, 0, how, &whole);
-        parse_how(f, "", text.data, text.n, 0, 1 + test_rand_below(&rng, 5), how, &cut);
+        parse_how(f, opened, text.data, text.n, 0, 0, how, &whole);
+        parse_how(f, opened, text.data, text.n, 0, 1 + test_rand_below(&rng, 5), how, &cut);
         if (strcmp(whole.log.data ? whole.log.data : "", cut.log.data ? cut.log.data : "") != 0)
             fail_msg("%s (%d): %s\ngives%s\n---- and in pieces%s", f->name, how, text.data, whole.log.data,
                      cut.log.data);

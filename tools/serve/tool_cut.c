@@ -35,7 +35,7 @@ static void forget(clb_reply_parser *p, const char *const *marks, size_t n)
 static void forget_in_text(clb_reply_parser *p)
 {
     const clb_tool_format *f = p->o.format;
-    const char *marks[3 * CLB_MARKS];
+    const char *marks[3 * CLB_MARKS + 1];
     size_t n = 0;
     if (p->o.answer && !p->n_calls) { /* what waits is the begin of a mark, or of a call without one */
         p->buf.n = p->at;
@@ -45,6 +45,7 @@ static void forget_in_text(clb_reply_parser *p)
         marks[n++] = f->open[i];
     for (size_t i = 0; i < 2 * CLB_MARKS; i++)
         marks[n++] = f->drop[i];
+    marks[n++] = p->unclosed ? p->thought_close : NULL;
     forget(p, marks, n);
     const clb_str rest = clb_rest(p);
     size_t from = 0;

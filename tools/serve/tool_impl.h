@@ -73,6 +73,7 @@ struct clb_reply_parser {
     size_t blanks;            /* white space at `at` that is given out when text follows */
     const char *thought_close;
     bool in_thought; /* the calls began within a thought */
+    bool unclosed;   /* its closing mark may yet come, and is no text */
     /* calls */
     size_t mark;    /* where the mark of the calls is */
     unsigned phase; /* of the reader; 0 at first */

@@ -164,12 +164,13 @@ static void forget_begun_mark(clb_reply_parser *p, const char *const *marks, siz
 /* The text of the answer as far as the next mark. */
 static int read_text(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
-    const char *marks[3 * CLB_MARKS];
+    const char *marks[3 * CLB_MARKS + 1];
     size_t n = 0;
     for (size_t i = 0; i < CLB_MARKS; i++)
         marks[n++] = p->o.tools ? p->o.format->open[i] : NULL;
     for (size_t i = 0; i < 2 * CLB_MARKS; i++)
         marks[n++] = p->o.format->drop[i];
+    marks[n++] = p->unclosed ? p->thought_close : NULL;
     int which;
     if (p->final && p->n_calls)
         forget_begun_mark(p, marks, n);
@@ -209,10 +210,15 @@ static int read_text(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     }
     *out = CLB_READ_ON;
     if (which >= CLB_MARKS) { /* a mark that is no text */
-        if (p->blanks)
+        const bool late = which == (int)n - 1; /* the end of a thought, behind calls */
+        if (p->blanks && !late)
             CLB_TRY(clb_put_content(p, clb_rest(p).p, p->blanks, err));
         p->at += p->blanks + strlen(marks[which]);
         p->blanks = 0;
+        if (late) {
+            p->unclosed = false;
+            p->after_thought = true;
+        }
         return COLIBRI_OK;
     }
     p->mark = p->at;
@@ -351,7 +357,7 @@ static int read_thought(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     p->at += end - text;
     if (which > 0) { /* a call without an end of the thought */
         begin_calls(p, false);
-        p->in_thought = true;
+        p->in_thought = p->unclosed = true;
         p->at += mark_taken(p->f, marks[which], strlen(marks[which]));
         return COLIBRI_OK;
     }
@@ -412,8 +418,10 @@ static int step(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     const size_t end = p->at > p->mark ? p->at : p->mark + 1;
     p->at = end;
     p->after_thought = false;
-    if (p->in_thought)
+    if (p->in_thought) {
         p->mode = CLB_MODE_THOUGHT;
+        p->unclosed = false;
+    }
     return p->in_thought ? clb_put_thought(p, p->buf.data + p->mark, end - p->mark, err)
                          : clb_put_content(p, p->buf.data + p->mark, end - p->mark, err);
 }

@@ -236,7 +236,7 @@ static void strategies_that_evict(void **state)
 static void long_conversations(void **state)
 {
     (void)state;
-    enum { ROUNDS = 5, STEPS = 120 };
+    enum { ROUNDS = 3, STEPS = 120 };
     static const char *const kinds[] = {"user", "assistant", "call"};
     for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
         test_rand rng = {seed};

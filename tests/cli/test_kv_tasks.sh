@@ -59,9 +59,9 @@ wait $!
 
 # ---- a budget that one item is too short for shows before the others are run ----
 { item a 8; printf '{"id": "short", "prompt": "the", "answer": " fox"}\n'; } >short.jsonl
-refuse 2 "streaming at 50%, item short: " "${grid[@]}" --task recall=short.jsonl --jsonl short-results.jsonl
+refuse 2 "streaming at 50%, item short of short.jsonl: " "${grid[@]}" --task recall=short.jsonl --jsonl short-results.jsonl
 [ ! -e short-results.jsonl ] || fail "results of a grid that never began"
-refuse 2 "streaming at 50%, item short: " "${eval[@]}" --task recall=short.jsonl --kv-strategy streaming --budget 50%
+refuse 2 "streaming at 50%, item short of short.jsonl: " "${eval[@]}" --task recall=short.jsonl --kv-strategy streaming --budget 50%
 
 # ---- results ----
 run 0 "${grid[@]}" --task recall=items.jsonl --jsonl r.jsonl

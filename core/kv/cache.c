@@ -6,6 +6,10 @@
 #include "kv/internal.h"
 #include "ops/kv_quant.h"
 
+/* Keys, or values, of pages that follow each other: longer stretches are read no faster (docs/kv.md). */
+#define RUN_BYTES ((uint64_t)64 << 10)
+#define MAX_RUN   64u
+
 enum { MAX_DIM = 1 << 16, MAX_PAGE_TOKENS = 1 << 16, MAX_HEADS = 1 << 20 };
 
 static uint64_t round64(uint64_t n)
@@ -13,10 +17,21 @@ static uint64_t round64(uint64_t n)
     return (n + 63) / 64 * 64;
 }
 
+clb_kv_page_shape clb_kv_shape(const clb_kv_layout *l)
+{
+    const clb_kv_page_shape s = {
+        .first_bytes = round64(l->page_tokens * (uint64_t)clb_kv_row_bytes(l->k_type, l->k_dim)),
+        .second_bytes = round64(l->page_tokens * (uint64_t)clb_kv_row_bytes(l->v_type, l->v_dim)),
+    };
+    const uint64_t least = s.second_bytes && s.second_bytes < s.first_bytes ? s.second_bytes : s.first_bytes;
+    const uint64_t run = RUN_BYTES / least;
+    return (clb_kv_page_shape){s.first_bytes, s.second_bytes, run > MAX_RUN ? MAX_RUN : run ? (uint32_t)run : 1};
+}
+
 uint64_t clb_kv_page_bytes(const clb_kv_layout *layout)
 {
-    return round64(layout->page_tokens * (uint64_t)clb_kv_row_bytes(layout->k_type, layout->k_dim)) +
-           round64(layout->page_tokens * (uint64_t)clb_kv_row_bytes(layout->v_type, layout->v_dim));
+    const clb_kv_page_shape s = clb_kv_shape(layout);
+    return s.first_bytes + s.second_bytes;
 }
 
 uint64_t clb_kv_bytes(const clb_kv_layout *layout, uint64_t n_positions)
@@ -97,8 +112,8 @@ int clb_kv_cache_create(const clb_kv_layout *layout, uint64_t max_bytes, const c
     cache->log = log;
     cache->k_row = clb_kv_row_bytes(layout->k_type, layout->k_dim);
     cache->v_row = clb_kv_row_bytes(layout->v_type, layout->v_dim);
-    cache->v_offset = (size_t)round64(layout->page_tokens * (uint64_t)cache->k_row);
-    CLB_GO(clb_kv_pool_open(&cache->pool, clb_kv_page_bytes(layout), max_bytes, err));
+    const clb_kv_page_shape shape = clb_kv_shape(layout);
+    CLB_GO(clb_kv_pool_open(&cache->pool, &shape, max_bytes, err));
     CLB_GO(clb_kv_recent_pool_open(cache, layout->recent_bytes ? layout->recent_bytes : max_bytes, err));
     *out = cache;
 done:

@@ -200,7 +200,7 @@ uint64_t clb_kv_index_bytes(const clb_kv_layout *l, uint64_t n_pages)
     /* Pointers beside each: its bucket, of which there may be twice as many, and its place with those that hold it. */
     const uint64_t each = sizeof(clb_kv_block) + (l->page_tokens + heads + window) * sizeof(uint32_t) +
                           4 * sizeof(void *) + 16;
-    return sizeof(clb_kv_index) + 256 * sizeof(void *) + heads * sizeof(void *) + blocks * each;
+    return sizeof(clb_kv_index) + 256 * sizeof(void *) + 2 * heads * sizeof(void *) + blocks * each;
 }
 
 void clb_kv_index_free(clb_kv_cache *cache)

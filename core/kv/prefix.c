@@ -96,11 +96,12 @@ static bool take(clb_kv_seq *seq, clb_kv_block *b)
             return false;
     for (uint32_t i = 0; i < clb_kv_block_pages(cache); i++) {
         clb_kv_head *h = &seq->heads[i];
-        uint8_t *const page = clb_kv_pool_page(&cache->pool, clb_kv_pages_of(cache, b)[i]);
+        const uint32_t number = clb_kv_pages_of(cache, b)[i];
+        void *const page = clb_kv_pool_page(&cache->pool, number);
         assert(h->n == first && h->n_pages == first / p);
         clb_kv_pool_share(&cache->pool, page);
         h->k_pages[h->n_pages] = page;
-        h->v_pages[h->n_pages++] = page + cache->v_offset;
+        h->v_pages[h->n_pages++] = clb_kv_pool_second(&cache->pool, number);
         for (uint32_t j = 0; j < p && clb_kv_layer_evicts(seq, i / n_kv_heads); j++)
             h->positions[first + j] = first + j;
         h->n += p;
@@ -204,11 +205,12 @@ static void exchange(clb_kv_seq *seq, clb_kv_block *b, uint32_t at)
     clb_kv_cache *cache = seq->cache;
     for (uint32_t i = 0; i < clb_kv_block_pages(cache); i++) {
         clb_kv_head *h = &seq->heads[i];
-        uint8_t *const page = clb_kv_pool_page(&cache->pool, clb_kv_pages_of(cache, b)[i]);
+        const uint32_t number = clb_kv_pages_of(cache, b)[i];
+        void *const page = clb_kv_pool_page(&cache->pool, number);
         clb_kv_pool_share(&cache->pool, page);
         clb_kv_pool_give(&cache->pool, h->k_pages[at]);
         h->k_pages[at] = page;
-        h->v_pages[at] = page + cache->v_offset;
+        h->v_pages[at] = clb_kv_pool_second(&cache->pool, number);
     }
 }
 
@@ -274,7 +276,7 @@ int clb_kv_share(clb_kv_cache *cache, const void *salt, size_t n, clb_error *err
         return CLB_NOMEM(err, "index of the KV cache");
     x->n_buckets = 256;
     x->buckets = calloc(x->n_buckets, sizeof *x->buckets);
-    x->pages = calloc(clb_kv_block_pages(cache), sizeof *x->pages);
+    x->pages = calloc(2 * (size_t)clb_kv_block_pages(cache), sizeof *x->pages);
     if (!x->buckets || !x->pages) {
         free(x->buckets);
         free(x->pages);
@@ -311,7 +313,7 @@ void clb_kv_cache_share_stats(const clb_kv_cache *cache, clb_kv_share_stats *out
     const clb_kv_pool *pool = &cache->pool;
     const clb_kv_index *x = cache->index;
     *out = (clb_kv_share_stats){.copies = cache->n_copies};
-    for (uint32_t i = 0; i < pool->fresh; i++)
+    for (uint32_t i = 0; i < pool->fresh * pool->shape.run; i++)
         out->bytes_shared += pool->refs[i] > 1 ? pool->page_bytes : 0;
     if (!x)
         return;

@@ -15,6 +15,7 @@ static clb_prompt_block on_disk(const clb_kv_cache *cache, const clb_kv_block *p
         .n_pages = clb_kv_block_pages(cache),
         .tokens = tokens,
         .page_bytes = cache->pool.page_bytes,
+        .split = cache->pool.shape.first_bytes,
     };
     XXH128_canonicalFromHash((XXH128_canonical_t *)(void *)d.key, x->roots[mode]);
     XXH128_canonicalFromHash((XXH128_canonical_t *)(void *)d.parent, parent ? parent->hash : x->roots[mode]);
@@ -28,6 +29,7 @@ static clb_prompt_block window_on_disk(const clb_kv_cache *cache, const clb_kv_b
     clb_prompt_block d = on_disk(cache, b, b->mode, b->data, XXH3_128bits(both, sizeof both));
     XXH128_canonicalFromHash((XXH128_canonical_t *)(void *)d.key, cache->index->window_root);
     d.page_bytes = cache->recent.page_bytes;
+    d.split = 0;
     return d;
 }
 
@@ -45,8 +47,11 @@ clb_kv_block *clb_kv_block_load(clb_kv_cache *cache, clb_kv_block *parent, uint3
         clb_kv_make_room(cache, NULL, n);
     if (clb_kv_pool_available(&cache->pool) < n)
         return NULL;
-    for (uint32_t i = 0; i < n; i++)
-        x->pages[i] = clb_kv_pool_take(&cache->pool);
+    for (uint32_t i = 0; i < n; i++) {
+        const void *const last = parent ? clb_kv_pool_page(&cache->pool, clb_kv_pages_of(cache, parent)[i]) : NULL;
+        x->pages[i] = clb_kv_pool_take(&cache->pool, last);
+        x->pages[n + i] = clb_kv_pool_second_of(&cache->pool, x->pages[i]);
+    }
     clb_kv_block *b = NULL;
     if (clb_prompt_cache_load(x->disk, &d, x->pages))
         b = clb_kv_block_add(cache, parent, mode, tokens, hash);
@@ -69,8 +74,11 @@ void clb_kv_block_store(clb_kv_cache *cache, clb_kv_block *b)
     if (!x->disk)
         return;
     const clb_prompt_block d = on_disk(cache, b->parent, b->mode, b->data, b->hash);
-    for (uint32_t i = 0; i < clb_kv_block_pages(cache); i++)
+    const uint32_t n = clb_kv_block_pages(cache);
+    for (uint32_t i = 0; i < n; i++) {
         x->pages[i] = clb_kv_pool_page(&cache->pool, clb_kv_pages_of(cache, b)[i]);
+        x->pages[n + i] = clb_kv_pool_second(&cache->pool, clb_kv_pages_of(cache, b)[i]);
+    }
     clb_prompt_cache_store(x->disk, &d, (const void *const *)x->pages);
     b->touched_ns = clb_now_ns();
 }

@@ -87,20 +87,41 @@ static int write_all(int fd, const void *data, size_t n, clb_error *err)
     return COLIBRI_OK;
 }
 
+/* Each page in one piece or two, in the order of the file. */
+static uint32_t n_pieces(const clb_prompt_block *b)
+{
+    return b->split ? 2 * b->n_pages : b->n_pages;
+}
+
+static size_t piece(const clb_prompt_block *b, uint32_t i, uint32_t *page)
+{
+    if (!b->split) {
+        *page = i;
+        return (size_t)b->page_bytes;
+    }
+    *page = i / 2 + (i % 2 ? b->n_pages : 0);
+    return (size_t)(i % 2 ? b->page_bytes - b->split : b->split);
+}
+
 int clb_prompt_block_write(int fd, const clb_prompt_block *b, const void *const *pages, clb_error *err)
 {
     XXH3_state_t state;
+    uint32_t at;
     uint8_t *front = front_of(b);
     if (!front)
         return CLB_NOMEM(err, "a block of the prompt cache");
     const size_t n = (size_t)pages_at(b->n_tokens);
     sum_front(&state, front, n);
-    for (uint32_t i = 0; i < b->n_pages; i++)
-        XXH3_128bits_update(&state, pages[i], b->page_bytes);
+    for (uint32_t i = 0; i < n_pieces(b); i++) {
+        const size_t size = piece(b, i, &at);
+        XXH3_128bits_update(&state, pages[at], size);
+    }
     sum_end(&state, front + SUMMED);
     int rc = write_all(fd, front, n, err);
-    for (uint32_t i = 0; !rc && i < b->n_pages; i++)
-        rc = write_all(fd, pages[i], b->page_bytes, err);
+    for (uint32_t i = 0; !rc && i < n_pieces(b); i++) {
+        const size_t size = piece(b, i, &at);
+        rc = write_all(fd, pages[at], size, err);
+    }
     free(front);
     return rc;
 }
@@ -164,9 +185,12 @@ static int read_block(int fd, const clb_prompt_block *b, void *const *pages, uin
     const size_t n = (size_t)pages_at(b->n_tokens);
     CLB_TRY(read_at(fd, got, n, 0, err));
     sum_front(&state, got, n);
-    for (uint32_t i = 0; i < b->n_pages; i++) {
-        CLB_TRY(read_at(fd, pages[i], b->page_bytes, n + i * b->page_bytes, err));
-        XXH3_128bits_update(&state, pages[i], b->page_bytes);
+    uint64_t from = n;
+    for (uint32_t i = 0, at; i < n_pieces(b); i++) {
+        const size_t size = piece(b, i, &at);
+        CLB_TRY(read_at(fd, pages[at], size, from, err));
+        XXH3_128bits_update(&state, pages[at], size);
+        from += size;
     }
     sum_end(&state, sum);
     if (memcmp(sum, got + SUMMED, sizeof sum) != 0)

@@ -203,8 +203,9 @@ static bool is_there(clb_prompt_cache *c, const char *name, const clb_prompt_blo
     if (fstatat(c->dir, name, &st, AT_SYMLINK_NOFOLLOW))
         return errno != ENOENT;
     void *page = malloc(block->page_bytes);
-    void **pages = malloc(block->n_pages * sizeof *pages);
-    for (uint32_t i = 0; page && pages && i < block->n_pages; i++)
+    const size_t n = block->split ? 2 * (size_t)block->n_pages : block->n_pages;
+    void **pages = malloc(n * sizeof *pages);
+    for (size_t i = 0; page && pages && i < n; i++)
         pages[i] = page; /* nobody wants them */
     if (page && pages)
         (void)read_file(c, name, block, pages);

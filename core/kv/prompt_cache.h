@@ -48,7 +48,11 @@ typedef struct clb_prompt_block {
     uint32_t n_tokens, n_pages;
     const uint32_t *tokens;
     uint64_t page_bytes;
+    uint64_t split; /* bytes of a page's first part, if it is in two in memory; else 0 */
 } clb_prompt_block;
+
+/* pages, everywhere: [n_pages] addresses; of pages in two parts [2 * n_pages], those of the second parts behind the
+ * others. */
 
 /* Of its file. */
 uint64_t clb_prompt_block_bytes(const clb_prompt_block *block);

@@ -30,11 +30,13 @@ static uint32_t spare(uint32_t position)
     return position > SPARE ? position - SPARE : 0;
 }
 
-static uint64_t page_bytes(const clb_kv_layout *l)
+clb_kv_page_shape clb_kv_recent_shape(const clb_kv_layout *l)
 {
     clb_kv_layout f16 = *l;
     f16.k_type = f16.v_type = COLIBRI_TYPE_F16;
-    return clb_kv_page_bytes(&f16);
+    clb_kv_page_shape s = clb_kv_shape(&f16);
+    s.run = 1; /* the window is short, and slides */
+    return s;
 }
 
 uint64_t clb_kv_recent_bytes(const clb_kv_layout *l, uint64_t n_positions, uint32_t max_rows)
@@ -46,7 +48,9 @@ uint64_t clb_kv_recent_bytes(const clb_kv_layout *l, uint64_t n_positions, uint3
     const uint64_t begun = n_positions > window; /* the window may begin anywhere in its first page */
     const uint64_t pages = (most + l->page_tokens - 1) / l->page_tokens + begun;
     uint64_t bytes;
-    if (__builtin_mul_overflow(pages * page_bytes(l), (uint64_t)l->n_layers * l->n_kv_heads, &bytes))
+    const clb_kv_page_shape shape = clb_kv_recent_shape(l);
+    if (__builtin_mul_overflow(pages * (shape.first_bytes + shape.second_bytes), (uint64_t)l->n_layers * l->n_kv_heads,
+                               &bytes))
         return UINT64_MAX;
     return bytes;
 }
@@ -64,8 +68,8 @@ int clb_kv_recent_pool_open(clb_kv_cache *cache, uint64_t max_bytes, clb_error *
         return COLIBRI_OK;
     cache->k_recent_row = clb_kv_row_bytes(COLIBRI_TYPE_F16, l->k_dim);
     cache->v_recent_row = clb_kv_row_bytes(COLIBRI_TYPE_F16, l->v_dim);
-    cache->v_recent_offset = (l->page_tokens * cache->k_recent_row + 63) / 64 * 64;
-    return clb_kv_pool_open(&cache->recent, page_bytes(l), max_bytes, err);
+    const clb_kv_page_shape shape = clb_kv_recent_shape(l);
+    return clb_kv_pool_open(&cache->recent, &shape, max_bytes, err);
 }
 
 /* The first kept position that is `position` of the text or later. Positions of the coming rows follow those kept. */
@@ -172,10 +176,10 @@ static void take_pages(clb_kv_seq *seq, clb_kv_head *h, uint64_t end)
 {
     clb_kv_cache *cache = seq->cache;
     for (const uint64_t want = pages_for(seq, h, end); h->n_recent < want; h->n_recent++) {
-        uint8_t *const page = clb_kv_pool_take(&cache->recent);
+        void *const page = clb_kv_pool_take(&cache->recent, NULL);
         assert(h->n_recent < h->cap_recent);
         h->k_recent[h->n_recent] = page;
-        h->v_recent[h->n_recent] = page + cache->v_recent_offset;
+        h->v_recent[h->n_recent] = clb_kv_pool_second_of(&cache->recent, page);
         seq->n_recent++;
     }
 }
@@ -300,8 +304,7 @@ int clb_kv_recent_copy(clb_kv_seq *to, const clb_kv_seq *from, clb_error *err)
         clb_kv_head *h = &to->heads[i];
         take_pages(to, h, h->n);
         for (uint32_t p = 0; p < h->n_recent; p++)
-            memcpy((uint8_t *)(uintptr_t)h->k_recent[p], from->heads[i].k_recent[p],
-                   (size_t)to->cache->recent.page_bytes);
+            clb_kv_pool_copy(&to->cache->recent, (void *)(uintptr_t)h->k_recent[p], from->heads[i].k_recent[p]);
     }
     return COLIBRI_OK;
 }
@@ -331,9 +334,9 @@ bool clb_kv_recent_adopt(clb_kv_seq *seq, uint32_t first, uint32_t n, const void
         clb_kv_recent_shrink(seq, h, 0);
         h->recent_first = first * seq->cache->layout.page_tokens;
         for (; h->n_recent < n; h->n_recent++) {
-            uint8_t *const page = (uint8_t *)(uintptr_t)pages[(size_t)h->n_recent * n_heads + i];
+            const void *const page = pages[(size_t)h->n_recent * n_heads + i];
             h->k_recent[h->n_recent] = page;
-            h->v_recent[h->n_recent] = page + seq->cache->v_recent_offset;
+            h->v_recent[h->n_recent] = clb_kv_pool_second_of(&seq->cache->recent, page);
         }
         seq->n_recent += n;
     }

@@ -74,11 +74,11 @@ void clb_kv_own_page(clb_kv_seq *seq, clb_kv_head *h, uint32_t page)
     const void *const old = h->k_pages[page];
     if (!seq->shares || !clb_kv_pool_shared(&cache->pool, old))
         return;
-    uint8_t *const own = clb_kv_pool_take(&cache->pool);
-    memcpy(own, old, (size_t)cache->pool.page_bytes);
+    void *const own = clb_kv_pool_take(&cache->pool, page ? h->k_pages[page - 1] : NULL);
+    clb_kv_pool_copy(&cache->pool, own, old);
     clb_kv_pool_give(&cache->pool, old);
     h->k_pages[page] = own;
-    h->v_pages[page] = own + cache->v_offset;
+    h->v_pages[page] = clb_kv_pool_second_of(&cache->pool, own);
     cache->n_copies++;
 }
 
@@ -91,9 +91,10 @@ void clb_kv_take_pages(clb_kv_seq *seq, uint32_t n_rows)
         if (h->n % cache->layout.page_tokens)
             clb_kv_own_page(seq, h, h->n / cache->layout.page_tokens);
         for (const uint64_t want = clb_kv_pages_for(seq, (uint64_t)h->n + n_rows); h->n_pages < want; h->n_pages++) {
-            uint8_t *page = clb_kv_pool_take(&cache->pool);
+            const void *const last = h->n_pages ? h->k_pages[h->n_pages - 1] : NULL;
+            void *const page = clb_kv_pool_take(&cache->pool, last);
             h->k_pages[h->n_pages] = page;
-            h->v_pages[h->n_pages] = page + cache->v_offset;
+            h->v_pages[h->n_pages] = clb_kv_pool_second_of(&cache->pool, page);
             seq->n_pages++;
         }
         const uint32_t layer = i / cache->layout.n_kv_heads;

@@ -279,16 +279,23 @@ uint64_t clb_kv_strategy_bytes(const clb_kv_layout *l, const clb_kv_demand *d)
     return sum;
 }
 
+static uint64_t pool_lists(const clb_kv_page_shape *shape, uint64_t max_bytes)
+{
+    uint64_t sum = 0, list[CLB_KV_POOL_LISTS];
+    clb_kv_pool_lists(shape, max_bytes, list);
+    for (size_t i = 0; i < CLB_KV_POOL_LISTS; i++)
+        sum = add(sum, block(list[i]));
+    return sum;
+}
+
 uint64_t clb_kv_common_bytes(const clb_kv_layout *l, const clb_kv_demand *d, uint64_t pool_bytes, uint64_t recent_bytes,
                              bool shares)
 {
     if (!d->most)
         return 0;
-    clb_kv_layout f16 = *l;
-    f16.k_type = f16.v_type = COLIBRI_TYPE_F16;
-    const uint64_t pages = pool_bytes / clb_kv_page_bytes(l), copies = recent_bytes / clb_kv_page_bytes(&f16);
-    uint64_t sum = add(2 * block(mul(pages, sizeof(uint32_t))), 2 * block(mul(copies, sizeof(uint32_t))));
+    const clb_kv_page_shape shape = clb_kv_shape(l), copy = clb_kv_recent_shape(l);
+    uint64_t sum = add(pool_lists(&shape, pool_bytes), recent_bytes ? pool_lists(&copy, recent_bytes) : 0);
     if (d->traits.positions == COLIBRI_KV_POS_COMPACT)
         sum = add(sum, block(mul(d->longest, l->n_rot * sizeof(float))));
-    return shares ? add(sum, clb_kv_index_bytes(l, pages)) : sum;
+    return shares ? add(sum, clb_kv_index_bytes(l, pool_bytes / clb_kv_page_bytes(l))) : sum;
 }

@@ -35,8 +35,9 @@ static void pour(const clb_kv_cache *cache, clb_kv_block *b, uint32_t head, uint
 {
     const uint64_t page = cache->pool.page_bytes, bytes = cache->recent.page_bytes, from = head * bytes;
     for (uint64_t done = 0, n; done < bytes; done += n) {
-        const uint64_t at = from + done, left = bytes - done, room = page - at % page;
-        uint8_t *const here = (uint8_t *)clb_kv_pool_page(&cache->pool, pages_of(cache, b)[at / page]) + at % page;
+        const uint64_t at = from + done, left = bytes - done;
+        uint64_t room;
+        void *const here = clb_kv_pool_byte(&cache->pool, pages_of(cache, b)[at / page], at % page, &room);
         n = left < room ? left : room;
         if (out)
             memcpy(out + done, here, (size_t)n);
@@ -93,8 +94,9 @@ static void attach(clb_kv_cache *cache, clb_kv_block *b, const void *const *page
         clb_kv_make_room(cache, NULL, n);
     if (clb_kv_pool_available(&cache->pool) < n)
         return;
+    const void *last = NULL;
     for (uint32_t i = 0; i < n; i++)
-        pages_of(cache, b)[i] = clb_kv_pool_number(&cache->pool, clb_kv_pool_take(&cache->pool));
+        pages_of(cache, b)[i] = clb_kv_pool_number(&cache->pool, last = clb_kv_pool_take(&cache->pool, last));
     for (uint32_t head = 0; head < clb_kv_block_pages(cache); head++)
         pour(cache, b, head, NULL, pages[head]);
     b->has_window = true;
@@ -175,7 +177,7 @@ uint32_t clb_kv_window_gather(clb_kv_seq *seq, clb_kv_block *const *chain, uint3
     if (!pages)
         return first;
     for (uint32_t i = 0; i < most * n; i++)
-        pages[i] = clb_kv_pool_take(&cache->recent);
+        pages[i] = clb_kv_pool_take(&cache->recent, NULL);
     out->pages = (const void **)pages;
     out->n_blocks = most;
     while (end > first) {

@@ -4,8 +4,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-#define PAGE         64u
+#define PAGE         32u
+#define RUN_BYTES    ((size_t)64 << 10) /* of keys, or values, in one stretch, as in Colibri's KV cache */
 #define STREAM_BYTES ((size_t)64 << 20) /* of keys and values, if they are to come from memory */
 #define ROUNDS       7
 #define TYPES        3
@@ -22,7 +24,8 @@ struct shape {
     bool stream;
 };
 
-/* One KV head after the other: keys and values of `copies` of them. */
+/* One KV head after the other: keys and values of `copies` of them. From memory the stretches come in any order and in
+ * small pages of the system, as those of a cache that many sequences have used. */
 struct bench_kv {
     char *memory;
     const void **pages; /* [copies][2][pages per copy] */
@@ -35,17 +38,33 @@ static struct bench_kv make_kv(const struct shape *s, uint32_t type)
                        : type == COLIBRI_TYPE_Q8_0 ? s->dim / 32 * sizeof(struct colibri_q8_0)
                                                    : s->dim / 32 * sizeof(struct colibri_q4_0);
     struct bench_kv kv = {.n_pages = (s->n_kv + s->rows - 1 + PAGE - 1) / PAGE};
-    const size_t page = PAGE * row, copy = 2 * page * kv.n_pages;
+    const size_t page = PAGE * row, copy = 2 * page * kv.n_pages, run = RUN_BYTES / page;
     kv.copies = s->stream ? (uint32_t)((STREAM_BYTES + copy - 1) / copy) : 1;
-    kv.memory = bench_memory(copy * kv.copies);
-    kv.pages = bench_memory(2 * (size_t)kv.n_pages * kv.copies * sizeof(*kv.pages));
+    const size_t n_pages = (size_t)kv.n_pages * kv.copies, n_runs = (n_pages + run - 1) / run,
+                 bytes = 2 * n_runs * run * page;
+    kv.memory = bench_memory(bytes);
+    if (s->stream)
+        (void)madvise(kv.memory, bytes, MADV_NOHUGEPAGE);
+    kv.pages = bench_memory(2 * n_pages * sizeof(*kv.pages));
     /* 0x2c.. as F16 is small; as a scale it is, too, and any byte is a code */
-    for (size_t i = 0; i < copy * kv.copies; i += 2) {
+    for (size_t i = 0; i < bytes; i += 2) {
         const uint16_t x = (uint16_t)(0x2c00 + i / 2 % 1024);
         memcpy(kv.memory + i, &x, 2);
     }
-    for (size_t p = 0; p < 2 * (size_t)kv.n_pages * kv.copies; p++)
-        kv.pages[p] = kv.memory + p * page;
+    size_t *const order = bench_memory(n_runs * sizeof(*order));
+    uint64_t random = 1;
+    for (size_t i = 0; i < n_runs; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const size_t j = s->stream ? (random >> 32) % (i + 1) : i;
+        order[i] = order[j];
+        order[j] = i;
+    }
+    for (size_t i = 0; i < n_pages; i++) {
+        const size_t at = i / kv.n_pages * 2 * kv.n_pages + i % kv.n_pages, first = order[i / run] * 2 * run + i % run;
+        kv.pages[at] = kv.memory + first * page;
+        kv.pages[at + kv.n_pages] = kv.memory + (first + run) * page;
+    }
+    free(order);
     return kv;
 }
 

@@ -3,12 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "colibri/numerics.h"
 #include "kv/internal.h"
 #include "ops/kv_quant.h"
-
-/* Keys, or values, of pages that follow each other: longer stretches are read no faster (docs/kv.md). */
-#define RUN_BYTES ((uint64_t)64 << 10)
-#define MAX_RUN   64u
 
 enum { MAX_DIM = 1 << 16, MAX_PAGE_TOKENS = 1 << 16, MAX_HEADS = 1 << 20 };
 
@@ -17,15 +14,16 @@ static uint64_t round64(uint64_t n)
     return (n + 63) / 64 * 64;
 }
 
+/* A group has the positions of a segment, for which attention reads first all keys, then all values. Longer stretches
+ * are read no faster (docs/kv.md). */
 clb_kv_page_shape clb_kv_shape(const clb_kv_layout *l)
 {
-    const clb_kv_page_shape s = {
+    const uint32_t run = COLIBRI_ATTN_SEGMENT / l->page_tokens;
+    return (clb_kv_page_shape){
         .first_bytes = round64(l->page_tokens * (uint64_t)clb_kv_row_bytes(l->k_type, l->k_dim)),
         .second_bytes = round64(l->page_tokens * (uint64_t)clb_kv_row_bytes(l->v_type, l->v_dim)),
+        .run = run ? run : 1,
     };
-    const uint64_t least = s.second_bytes && s.second_bytes < s.first_bytes ? s.second_bytes : s.first_bytes;
-    const uint64_t run = RUN_BYTES / least;
-    return (clb_kv_page_shape){s.first_bytes, s.second_bytes, run > MAX_RUN ? MAX_RUN : run ? (uint32_t)run : 1};
 }
 
 uint64_t clb_kv_page_bytes(const clb_kv_layout *layout)

@@ -20,7 +20,7 @@ struct clb_kv_cache {
     uint32_t n_made; /* sequences ever */
     float *rank_cs;  /* [n_ranks][n_rot]: cosines and sines of compacted positions */
     uint32_t n_ranks;
-    uint64_t n_copies;   /* of shared pages */
+    uint64_t n_copies; /* of shared pages */
     clb_kv_index *index; /* prefix.c: blocks that may be shared; NULL: none are */
 };
 
@@ -29,8 +29,8 @@ typedef struct clb_kv_head {
     uint32_t n; /* positions kept, without the rows of an open pass */
     uint32_t n_pages, cap_pages;
     const void **k_pages, **v_pages; /* [cap_pages] each */
-    /* F16 copies of the kept positions [recent_first, n) and of the rows of an open pass, see recent.c; [cap_recent]
-     * pages each, NULL: none. Never shared with another sequence. */
+    /* F16 copies of the kept positions [recent_first, n) and of the rows of an open pass, see recent.c; [cap_recent] pages
+     * each, NULL: none. Never shared with another sequence. */
     uint32_t n_recent, cap_recent, recent_first;
     const void **k_recent, **v_recent;
     /* Per row, only where the strategy needs it (else NULL), room for cap rows. Probabilities exist twice: an open pass
@@ -39,9 +39,9 @@ typedef struct clb_kv_head {
     uint32_t cap;
     uint32_t *positions;
     float *sum[2], *max[2];
-    float *q_ring; /* [window_w][query heads of it][k_dim]: see queries.c; or NULL */
-    /* Page selection (pick.c), else NULL: the chosen pages of the open pass; smallest and largest keys of the first
-     * n_minmax pages. Room for cap_picked pages. */
+    float *q_ring;   /* [window_w][query heads of it][k_dim]: see queries.c; or NULL */
+    /* Page selection (pick.c), else NULL: the chosen pages of the open pass; smallest and largest keys of the first n_minmax
+     * pages. Room for cap_picked pages. */
     const void **k_picked, **v_picked;
     uint8_t *use;
     float *k_low, *k_high; /* [cap_picked][k_dim] */
@@ -71,22 +71,22 @@ struct clb_kv_seq {
     clb_kv_traits traits;
     clb_kv_demand demand; /* what it was made for */
     const struct clb_kv_future *future;
-    uint32_t max_rows;                        /* of a pass; 0: unknown */
+    uint32_t max_rows; /* of a pass; 0: unknown */
     uint32_t n_protected_always, n_protected; /* first positions that stay: by the options, now */
-    uint64_t salt;                            /* of its prefixes */
-    uint32_t n_system;                        /* tokens of the system prompt, 0: unknown */
-    /* The strategy answered badly too often and is not asked again. Budgets follow when they are made the next time
-     * (given_up), so that a selection under way keeps to the room that was reserved for it. */
+    uint64_t salt;     /* of its prefixes */
+    uint32_t n_system; /* tokens of the system prompt, 0: unknown */
+    /* The strategy answered badly too often and is not asked again. Budgets follow when they are made the next time (given_up),
+     * so that a selection under way keeps to the room that was reserved for it. */
     bool gives_up, given_up;
     bool lost; /* it took too long to follow what is added and dropped, and is not told any more */
     /* Queries of the positions [max(q_first, q_top - window_w), position) are in the heads' rings. */
     uint32_t q_first, q_top;
     uint32_t position; /* of the next token */
     uint32_t n_prompt;
-    uint32_t steps;     /* decode rows since the last AT_STEPS */
-    uint32_t pass_rows; /* of the open pass; 0: none */
-    /* Rows from here on were computed while looking at chosen pages only (pick.c), or after such rows: their bytes are
-     * not those of full attention. UINT32_MAX: none. */
+    uint32_t steps;      /* decode rows since the last AT_STEPS */
+    uint32_t pass_rows;  /* of the open pass; 0: none */
+    /* Rows from here on were computed while looking at chosen pages only (pick.c), or after such rows: their bytes are not
+     * those of full attention. UINT32_MAX: none. */
     uint32_t n_exact;
     bool shares;         /* some of its pages may have other holders */
     uint32_t n_reserved; /* pages that the open pass may still need for copies */
@@ -94,9 +94,9 @@ struct clb_kv_seq {
     clb_kv_block **blocks;
     uint32_t n_blocks, cap_blocks;
     uint64_t n_pages, evicted, selections, bad_answers;
-    uint64_t n_recent;  /* pages of F16 copies */
-    clb_kv_head *heads; /* [n_layers][n_kv_heads] */
-    uint32_t *budgets;  /* same shape: now, see clb_kv_budgets */
+    uint64_t n_recent;   /* pages of F16 copies */
+    clb_kv_head *heads;  /* [n_layers][n_kv_heads] */
+    uint32_t *budgets;   /* same shape: now, see clb_kv_budgets */
     /* Scratch of a selection, for the longest head. */
     uint32_t scratch_cap;
     uint8_t *keep;       /* [scratch_cap + 1]: what a strategy writes to has a guard behind it */
@@ -105,25 +105,19 @@ struct clb_kv_seq {
     uint32_t *into;      /* [scratch_cap + 1], and */
     float *weight;       /* [scratch_cap + 1], and */
     float *merged;       /* [scratch_cap][v_dim], if it merges */
-    uint8_t *keep;                /* [scratch_cap + 1]: the last is a guard */
-    uint32_t *kept;               /* [scratch_cap] */
-    float *score;                 /* [scratch_cap], of each KV head of a layer if the strategy has allot */
-    uint32_t *into;               /* [scratch_cap], and */
-    float *weight;                /* [scratch_cap], and */
-    float *merged;                /* [scratch_cap][v_dim], if it merges */
     float *layer_sum, *layer_max; /* [scratch_cap]: over the heads of a layer, for one answer per layer */
     float *cs;                    /* [n_rot] */
     float *row;                   /* [k_dim] */
     bool pick_failed, pick_slow;  /* in this pass */
-    struct {                      /* [n_kv_heads] each, for allot */
+    struct { /* [n_kv_heads] each, for allot */
         struct clb_kv_reader *readers;
         struct colibri_kv_view *views;
         const float **scores;
         uint32_t *n_keep; /* and a guard */
     } across;
     struct {
-        float *q, *mean, *cov;                                          /* what a view shows */
-        float *prob, *future;                                           /* [scratch_cap], the same */
+        float *q, *mean, *cov;    /* what a view shows */
+        float *prob, *future;     /* [scratch_cap], the same */
         float *keys, *scores, *max_sum, *out, *weights, *parts, *query; /* of one attention call */
         size_t stride;
     } last;
@@ -199,8 +193,7 @@ static inline bool clb_kv_recent_on(const clb_kv_seq *seq)
     return seq->cache->recent.page_bytes && seq->traits.positions != COLIBRI_KV_POS_COMPACT;
 }
 int clb_kv_recent_pool_open(clb_kv_cache *cache, uint64_t max_bytes, clb_error *err);
-/* Pages of copies that a pass of n_rows wants beyond what the sequence has; what will be evicted for it is taken off.
- */
+/* Pages of copies that a pass of n_rows wants beyond what the sequence has; what will be evicted for it is taken off. */
 uint64_t clb_kv_recent_wanted(const clb_kv_seq *seq, uint32_t n_rows);
 /* Page tables for them; false: no memory. */
 bool clb_kv_recent_reserve(clb_kv_seq *seq, uint32_t n_rows);
@@ -214,8 +207,8 @@ void clb_kv_recent_free(clb_kv_seq *seq, clb_kv_head *head);
 void clb_kv_recent_compact(clb_kv_seq *seq, uint32_t layer, clb_kv_head *head, uint32_t n_kept);
 /* A sequence cut to n positions, nothing evicted, would still have the copies that its next query reads. */
 bool clb_kv_recent_can_cut(const clb_kv_seq *seq, uint32_t n);
-/* For forks: copies of their own for `to`, whose heads have the positions of `from` and no copies yet (k_recent,
- * v_recent NULL; n_recent, cap_recent and the sequence's n_recent 0). NOMEM. */
+/* For forks: copies of their own for `to`, whose heads have the positions of `from` and no copies yet (k_recent, v_recent NULL;
+ * n_recent, cap_recent and the sequence's n_recent 0). NOMEM. */
 int clb_kv_recent_copy(clb_kv_seq *to, const clb_kv_seq *from, clb_error *err);
 
 /* queries.c */
@@ -266,13 +259,11 @@ void clb_kv_probe_close(clb_kv_probe *probe);
 int clb_kv_probe_budgets(const clb_kv_layout *l, const clb_kv_seq_options *o, uint32_t max_positions, uint32_t *out,
                          clb_error *err);
 
-/* merge.c: for strategies with merge. seq->keep and seq->kept[0..n_kept) say what stays; all before the rows move but
- * the last.
+/* merge.c: for strategies with merge. seq->keep and seq->kept[0..n_kept) say what stays; all before the rows move but the last.
  */
 /* The strategy's answer into seq->into and seq->weight; false if it is bad. */
 bool clb_kv_merge_ask(clb_kv_seq *seq, const struct colibri_kv_view *view);
-/* Makes seq->merged of it, for the new rows j with seq->into[j] == 1; false if a value comes out that no cache can
- * hold. */
+/* Makes seq->merged of it, for the new rows j with seq->into[j] == 1; false if a value comes out that no cache can hold. */
 bool clb_kv_merge_plan(clb_kv_seq *seq, const struct colibri_kv_view *view, const clb_kv_head *h, uint32_t n_kept);
 void clb_kv_merge_apply(clb_kv_seq *seq, clb_kv_head *h, uint32_t n_kept);
 

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define PAGE         32u
-#define RUN_BYTES    ((size_t)64 << 10) /* of keys, or values, in one stretch, as in Colibri's KV cache */
-#define STREAM_BYTES ((size_t)64 << 20) /* of keys and values, if they are to come from memory */
+#define PAGE 32u
+#define RUN  (COLIBRI_ATTN_SEGMENT / PAGE) /* pages whose keys, and values, are one stretch, as in Colibri's KV cache  \
+                                            */
+#define STREAM_BYTES ((size_t)64 << 20)    /* of keys and values, if they are to come from memory */
 #define ROUNDS       7
 #define TYPES        3
 
@@ -38,7 +39,7 @@ static struct bench_kv make_kv(const struct shape *s, uint32_t type)
                        : type == COLIBRI_TYPE_Q8_0 ? s->dim / 32 * sizeof(struct colibri_q8_0)
                                                    : s->dim / 32 * sizeof(struct colibri_q4_0);
     struct bench_kv kv = {.n_pages = (s->n_kv + s->rows - 1 + PAGE - 1) / PAGE};
-    const size_t page = PAGE * row, copy = 2 * page * kv.n_pages, run = RUN_BYTES / page;
+    const size_t page = PAGE * row, copy = 2 * page * kv.n_pages, run = RUN;
     kv.copies = s->stream ? (uint32_t)((STREAM_BYTES + copy - 1) / copy) : 1;
     const size_t n_pages = (size_t)kv.n_pages * kv.copies, n_runs = (n_pages + run - 1) / run,
                  bytes = 2 * n_runs * run * page;

@@ -86,20 +86,9 @@ static void store_row(const clb_kv_cache *cache, uint32_t type, bool turn, void 
     }
 }
 
-/* colibri_f16_f32 of n elements, without a branch, so that the compiler can vectorise it: the exponent's bias is made up for by a
- * product, which is exact, for subnormals too. */
-static void widen_f16(const colibri_f16 *h, float *x, uint32_t n)
+static void load_row(const clb_kv_cache *cache, uint32_t type, bool turn, const void *in, uint32_t dim, float *x)
 {
-    for (uint32_t d = 0; d < n; d++) {
-        const uint32_t sign = (uint32_t)(h[d] & 0x8000u) << 16, size = (uint32_t)(h[d] & 0x7fffu) << 13;
-        const uint32_t special = 0u - (uint32_t)(size >= 0x0f800000u), nan = 0u - (uint32_t)(size > 0x0f800000u);
-        const uint32_t number = colibri_f32_bits(colibri_bits_f32(size) * 0x1p112f);
-        x[d] = colibri_bits_f32(sign | (number & ~special) | (special & (size | 0x7f800000u)) | (nan & 0x400000u));
-    }
-}
-
-static void load_row(uint32_t type, bool turn, const void *in, uint32_t dim, float *x)
-{
+    const struct colibri_vecops *ops = cache->layout.ops;
     switch (type) {
     case COLIBRI_TYPE_F32:
         memcpy(x, in, dim * sizeof x[0]);
@@ -111,7 +100,10 @@ static void load_row(uint32_t type, bool turn, const void *in, uint32_t dim, flo
         clb_kv_widen_q4_0(in, x, dim);
         break;
     default:
-        widen_f16(in, x, dim);
+        if (ops && ops->f16_to_f32)
+            ops->f16_to_f32(in, x, dim);
+        else
+            clb_ref_f16_to_f32(in, x, dim);
     }
     if (turn)
         clb_hadamard(x, dim);
@@ -126,21 +118,21 @@ static uint8_t *place(const clb_kv_cache *cache, const void *const *pages, uint3
 void clb_kv_read_k(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out)
 {
     const clb_kv_layout *l = &cache->layout;
-    load_row(l->k_type, l->turn_k, place(cache, head->k_pages, i, cache->k_row), l->k_dim, out);
+    load_row(cache, l->k_type, l->turn_k, place(cache, head->k_pages, i, cache->k_row), l->k_dim, out);
 }
 
 void clb_kv_read_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out)
 {
     const clb_kv_layout *l = &cache->layout;
-    load_row(l->v_type, l->turn_v, place(cache, head->v_pages, i, cache->v_row), l->v_dim, out);
+    load_row(cache, l->v_type, l->turn_v, place(cache, head->v_pages, i, cache->v_row), l->v_dim, out);
 }
 
 void clb_kv_read_recent_v(const clb_kv_cache *cache, const clb_kv_head *head, uint32_t i, float *out)
 {
     const clb_kv_layout *l = &cache->layout;
     assert(i >= head->recent_first && head->n_recent);
-    load_row(COLIBRI_TYPE_F16, l->turn_v, place(cache, head->v_recent, i - head->recent_first, cache->v_recent_row),
-             l->v_dim, out);
+    load_row(cache, COLIBRI_TYPE_F16, l->turn_v,
+             place(cache, head->v_recent, i - head->recent_first, cache->v_recent_row), l->v_dim, out);
 }
 
 static void store_k(const clb_kv_cache *cache, const clb_kv_head *h, uint32_t i, const float *k)

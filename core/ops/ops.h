@@ -26,6 +26,7 @@ void clb_ref_scale(float *y, float s, size_t n);
 void clb_ref_act_q8x32(const float *x, struct colibri_act_q8x32 *out, size_t n);
 void clb_ref_act_q8x256(const float *x, struct colibri_act_q8x256 *out, size_t n);
 void clb_ref_f32_to_f16(const float *x, colibri_f16 *out, size_t n);
+void clb_ref_f16_to_f32(const colibri_f16 *x, float *out, size_t n);
 void clb_ref_attention(const struct colibri_attention_args *args);
 
 /* ---- gates that no plugin offers: scalar, used as they are ------------------------------------------ */

@@ -19,6 +19,7 @@ static const struct colibri_vecops reference = {
     .f32_to_f16 = clb_ref_f32_to_f16,
     .attention = clb_ref_attention,
     .axpy_x16 = clb_ref_axpy_x16,
+    .f16_to_f32 = clb_ref_f16_to_f32,
 };
 
 const struct colibri_vecops *clb_vecops_reference(void)

@@ -29,9 +29,9 @@ const clb_iface_info *clb_iface_get(enum clb_iface iface)
 #m, offsetof(struct colibri_vecops, m)                                                                         \
     }
 const clb_vecop_member clb_vecop_members[] = {
-    MEMBER(rms_norm), MEMBER(rope),      MEMBER(softmax),    MEMBER(swiglu),     MEMBER(add),       MEMBER(axpy),
-    MEMBER(scale),    MEMBER(act_q8x32), MEMBER(act_q8x256), MEMBER(f32_to_f16), MEMBER(attention),
-    MEMBER(axpy_x16),
+    MEMBER(rms_norm),  MEMBER(rope),     MEMBER(softmax),    MEMBER(swiglu),     MEMBER(add),
+    MEMBER(axpy),      MEMBER(scale),    MEMBER(act_q8x32),  MEMBER(act_q8x256), MEMBER(f32_to_f16),
+    MEMBER(attention), MEMBER(axpy_x16), MEMBER(f16_to_f32),
 };
 #undef MEMBER
 const size_t clb_n_vecop_members = sizeof clb_vecop_members / sizeof *clb_vecop_members;
@@ -332,8 +332,10 @@ static int check_kv_appended(const struct colibri_kv_strategy *s, clb_error *err
     if (allots && (s->select || !s->score))
         return BAD("allot divides a budget by scores: it needs score, and no select");
     if ((allots || merges || s->needs & KV_NEEDS_ROWS) && !keeps && !wraps && !(s->flags & COLIBRI_KV_FLAG_PER_HEAD))
-        return BAD("it %s, which is about single heads, but does not declare PER_HEAD",
-                   allots ? "has allot" : merges ? "has merge" : "needs keys or values");
+        return BAD("it %s, which is about single heads, but does not declare PER_HEAD", allots ? "has allot"
+                                                                                        : merges
+                                                                                            ? "has merge"
+                                                                                            : "needs keys or values");
     if (picks && !keeps)
         return BAD("pick_pages drops nothing, so it must declare KEEPS_ALL");
     if (picks && s->positions == COLIBRI_KV_POS_COMPACT)

@@ -231,6 +231,20 @@ static void f32_to_f16(const float *x, colibri_f16 *out, size_t n)
     }
 }
 
+static void f16_to_f32(const colibri_f16 *x, float *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + i))));
+    if (i < n) {
+        uint16_t part[8] = {0};
+        float wide[8];
+        memcpy(part, x + i, (n - i) * sizeof(colibri_f16));
+        _mm256_storeu_ps(wide, _mm256_cvtph_ps(_mm_loadu_si128((const void *)part)));
+        memcpy(out + i, wide, (n - i) * sizeof(float));
+    }
+}
+
 const struct colibri_vecops clb_avx2_vecops = {
     .struct_size = sizeof(struct colibri_vecops),
     .max_ulp = COLIBRI_EXACT,
@@ -249,4 +263,5 @@ const struct colibri_vecops clb_avx2_vecops = {
     .f32_to_f16 = f32_to_f16,
     .attention = clb_avx2_attention,
     .axpy_x16 = axpy_x16,
+    .f16_to_f32 = f16_to_f32,
 };

@@ -214,6 +214,11 @@ static void f32_to_f16(const float *x, colibri_f16 *out, size_t n)
     });
 }
 
+static void f16_to_f32(const colibri_f16 *x, float *out, size_t n)
+{
+    FOR_LINES(n, { STORE(out, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, x + i))); });
+}
+
 const struct colibri_vecops clb_avx512_vecops = {
     .struct_size = sizeof(struct colibri_vecops),
     .attention_takes = COLIBRI_ATTN_TAKES_Q8_0 | COLIBRI_ATTN_TAKES_Q4_0 | COLIBRI_ATTN_TAKES_RECENT,
@@ -232,4 +237,5 @@ const struct colibri_vecops clb_avx512_vecops = {
     .f32_to_f16 = f32_to_f16,
     .attention = clb_avx512_attention,
     .axpy_x16 = axpy_x16,
+    .f16_to_f32 = f16_to_f32,
 };

@@ -204,6 +204,20 @@ static void f32_to_f16(const float *x, colibri_f16 *out, size_t n)
     }
 }
 
+static void f16_to_f32(const colibri_f16 *x, float *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + i))));
+    if (i < n) {
+        uint16_t part[4] = {0};
+        float wide[4];
+        memcpy(part, x + i, (n - i) * sizeof(colibri_f16));
+        vst1q_f32(wide, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(part))));
+        memcpy(out + i, wide, (n - i) * sizeof(float));
+    }
+}
+
 const struct colibri_vecops clb_neon_vecops = {
     .struct_size = sizeof(struct colibri_vecops),
     .max_ulp = COLIBRI_EXACT,
@@ -222,4 +236,5 @@ const struct colibri_vecops clb_neon_vecops = {
     .f32_to_f16 = f32_to_f16,
     .attention = clb_neon_attention,
     .axpy_x16 = axpy_x16,
+    .f16_to_f32 = f16_to_f32,
 };

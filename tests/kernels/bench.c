@@ -45,6 +45,8 @@ void bench_vecops(const struct colibri_vecops *v)
         BENCH_VEC("act_q8x256", N, v->act_q8x256(x, a256, N));
     if (v->f32_to_f16)
         BENCH_VEC("f32_to_f16", N, v->f32_to_f16(x, h, N));
+    if (v->f16_to_f32)
+        BENCH_VEC("f16_to_f32", N, v->f16_to_f32(h, w, N));
     free(x);
     free(y);
     free(w);

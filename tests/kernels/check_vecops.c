@@ -1,6 +1,7 @@
 /* Vector operations against core/ops: random lengths, contents and in-place use, at guard pages. */
 #include "check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -245,6 +246,29 @@ static void check_f32_to_f16(struct report *rep, const struct colibri_vecops *v,
     pair_free(&x);
 }
 
+/* Any bits. */
+static void check_f16_to_f32(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
+                             uint32_t number)
+{
+    const size_t n = random_length(r);
+    case_begin(rep, name, number, "%zu elements", n);
+    struct guarded in = guarded_alloc(2 * n, 2, rng_below(r, 4) == 0),
+                   out = guarded_alloc(4 * n, 4, rng_below(r, 4) == 0);
+    for (size_t i = 0; i < n; i++)
+        ((colibri_f16 *)in.p)[i] = (colibri_f16)rng_below(r, 1u << 16);
+    v->f16_to_f32(in.p, out.p, n);
+    for (size_t i = 0; i < n; i++) {
+        const float got = ((const float *)out.p)[i], want = colibri_f16_f32(((const colibri_f16 *)in.p)[i]);
+        if (colibri_f32_bits(got) != colibri_f32_bits(want) && !(isnan(got) && isnan(want))) {
+            case_fail(rep, "out[%zu] of %04x is %a, reference %a", i, ((const colibri_f16 *)in.p)[i], (double)got,
+                      (double)want);
+            break;
+        }
+    }
+    guarded_free(&in);
+    guarded_free(&out);
+}
+
 void check_attention(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
                      uint32_t number);
 void check_attention_edges(struct report *rep, const struct colibri_vecops *v, struct rng *r, const char *name,
@@ -266,6 +290,7 @@ void check_vecops(struct report *rep, const struct colibri_vecops *v)
         {"act_q8x32", v->act_q8x32 != NULL, check_act_q8x32},
         {"act_q8x256", v->act_q8x256 != NULL, check_act_q8x256},
         {"f32_to_f16", v->f32_to_f16 != NULL, check_f32_to_f16},
+        {"f16_to_f32", v->f16_to_f32 != NULL, check_f16_to_f32},
         {"attention", v->attention != NULL, check_attention},
         {"attention-edges", v->attention != NULL, check_attention_edges},
     };

@@ -18,11 +18,13 @@ WRAP(softmax, (float *x, size_t n), x, n)
 WRAP(swiglu, (float *y, const float *g, const float *u, size_t n), y, g, u, n)
 WRAP(add, (float *y, const float *x, size_t n), y, x, n)
 WRAP(axpy, (float *y, const float *x, float s, size_t n), y, x, s, n)
-WRAP(axpy_x16, (float *y, const float *x, size_t stride, const float *s, uint32_t n_s, size_t n), y, x, stride, s, n_s, n)
+WRAP(axpy_x16, (float *y, const float *x, size_t stride, const float *s, uint32_t n_s, size_t n), y, x, stride, s, n_s,
+     n)
 WRAP(scale, (float *y, float s, size_t n), y, s, n)
 WRAP(act_q8x32, (const float *x, struct colibri_act_q8x32 *out, size_t n), x, out, n)
 WRAP(act_q8x256, (const float *x, struct colibri_act_q8x256 *out, size_t n), x, out, n)
 WRAP(f32_to_f16, (const float *x, colibri_f16 *out, size_t n), x, out, n)
+WRAP(f16_to_f32, (const colibri_f16 *x, float *out, size_t n), x, out, n)
 WRAP(attention, (const struct colibri_attention_args *args), args)
 
 /* Members behind the ones above, of later versions, are taken over as they are. */
@@ -47,6 +49,7 @@ struct colibri_vecops wrap_vecops(struct report *r, const struct colibri_vecops 
     USE(f32_to_f16)
     USE(attention)
     USE(axpy_x16)
+    USE(f16_to_f32)
     return t;
 }
 
@@ -57,8 +60,8 @@ static void (*any_member(const struct colibri_vecops *t))(void)
         (void (*)(void))t->rms_norm,   (void (*)(void))t->rope,      (void (*)(void))t->softmax,
         (void (*)(void))t->swiglu,     (void (*)(void))t->add,       (void (*)(void))t->axpy,
         (void (*)(void))t->scale,      (void (*)(void))t->act_q8x32, (void (*)(void))t->act_q8x256,
-        (void (*)(void))t->f32_to_f16, (void (*)(void))t->attention,
-        (void (*)(void))t->axpy_x16,
+        (void (*)(void))t->f32_to_f16, (void (*)(void))t->attention, (void (*)(void))t->axpy_x16,
+        (void (*)(void))t->f16_to_f32,
     };
     for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++)
         if (members[i])

@@ -307,7 +307,7 @@ static void test_table_is_complete(void **state)
     assert_int_equal(v->struct_size, sizeof(*v));
     assert_int_equal(v->max_ulp, COLIBRI_EXACT);
     assert_true(v->rms_norm && v->rope && v->softmax && v->swiglu && v->add && v->axpy && v->scale && v->act_q8x32 &&
-                v->act_q8x256 && v->f32_to_f16 && v->attention);
+                v->act_q8x256 && v->f32_to_f16 && v->attention && v->axpy_x16 && v->f16_to_f32);
     float y[3] = {1.0f, 2.0f, 3.0f};
     const float x[3] = {10.0f, 20.0f, 30.0f};
     v->add(y, x, 3);

@@ -150,6 +150,8 @@ struct colibri_vecops {
     /* Appended later; look at struct_size. A thin matrix times a vector, added: for k = 0 .. n_s - 1 in order
      * y[i] = fma(s[k], x[(i / 16) * group_stride + 16 * k + i % 16], y[i]). x is padded to whole groups of 16. */
     void (*axpy_x16)(float *y, const float *x, size_t group_stride, const float *s, uint32_t n_s, size_t n);
+    /* Appended later. Exact; a NaN stays one. */
+    void (*f16_to_f32)(const colibri_f16 *x, float *out, size_t n);
 };
 
 #endif

@@ -79,7 +79,8 @@ int clb_kv_pool_open(clb_kv_pool *pool, const clb_kv_page_shape *shape, uint64_t
 {
     char page[24], all[24];
     assert(shape->first_bytes && shape->run && shape->run <= UINT16_MAX);
-    *pool = (clb_kv_pool){.shape = *shape, .page_bytes = shape->first_bytes + shape->second_bytes, .partly = NONE};
+    *pool = (clb_kv_pool){
+        .shape = *shape, .page_bytes = shape->first_bytes + shape->second_bytes, .partly = NONE, .partly_last = NONE};
     pool->n_pages = pages_for(shape, max_bytes);
     if (!pool->n_pages)
         return clb_fail(err, COLIBRI_E_NOMEM, "the KV cache's share of memory, %s, is less than one page of %s",
@@ -190,17 +191,15 @@ static void cool_some(clb_kv_pool *pool)
 static void unlink_group(clb_kv_pool *pool, uint32_t g)
 {
     *(pool->prev[g] == NONE ? &pool->partly : &pool->next[pool->prev[g]]) = pool->next[g];
-    if (pool->next[g] != NONE)
-        pool->prev[pool->next[g]] = pool->prev[g];
+    *(pool->next[g] == NONE ? &pool->partly_last : &pool->prev[pool->next[g]]) = pool->prev[g];
 }
 
 static void link_group(clb_kv_pool *pool, uint32_t g)
 {
-    pool->prev[g] = NONE;
-    pool->next[g] = pool->partly;
-    if (pool->partly != NONE)
-        pool->prev[pool->partly] = g;
-    pool->partly = g;
+    pool->next[g] = NONE;
+    pool->prev[g] = pool->partly_last;
+    *(pool->partly_last == NONE ? &pool->partly : &pool->next[pool->partly_last]) = g;
+    pool->partly_last = g;
 }
 
 /* One more of the group's pages is in use, or (-1) one less. The list of empty groups is for the caller. */
@@ -226,7 +225,8 @@ static uint32_t choose(clb_kv_pool *pool, const void *after)
         return pool->empty[--pool->n_empty] * run;
     if (pool->fresh < pool->n_places / run)
         return pool->fresh++ * run;
-    /* Somebody else's group, from its end, which will be wanted last. */
+    /* Somebody else's group, which has been there for longest and so hardly grows, from its end, which it would want
+     * last. */
     assert(pool->partly != NONE);
     uint32_t i = pool->partly * run + run - 1;
     while (pool->refs[i])

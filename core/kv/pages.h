@@ -42,8 +42,8 @@ typedef struct clb_kv_pool {
     uint32_t fresh, n_empty;
     uint32_t *empty;
     uint16_t *in_use; /* pages of each group */
-    /* Groups with pages in use and idle ones: a list through both arrays, NONE ends it. */
-    uint32_t *next, *prev, partly;
+    /* Groups with pages in use and idle ones, those first that became so first: a list through both arrays. */
+    uint32_t *next, *prev, partly, partly_last; /* UINT32_MAX: none */
 } clb_kv_pool;
 
 #define CLB_KV_POOL_LISTS 6

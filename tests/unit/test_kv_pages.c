@@ -134,6 +134,30 @@ static void growing_heads_have_stretches(void **state)
     clb_kv_pool_close(&pool);
 }
 
+/* Without empty groups the one is used that has been partly used for longest, from its end. */
+static void old_groups_are_shared_first(void **state)
+{
+    (void)state;
+    enum { PAGES = 16, RUN = 4, GROUPS = 2 * PAGES / RUN };
+    clb_kv_pool pool;
+    clb_error err;
+    const void *page = NULL;
+    assert_ok(clb_kv_pool_open(&pool, &(clb_kv_page_shape){4096, 4096, RUN}, PAGES * 8192, &err), &err);
+    for (uint32_t g = 0; g < GROUPS; g++)
+        page = clb_kv_pool_take(&pool, NULL);
+    for (uint32_t i = 1; i < RUN; i++) {
+        page = clb_kv_pool_take(&pool, page);
+        assert_int_equal(clb_kv_pool_number(&pool, page), (GROUPS - 1) * RUN + i);
+    }
+    static const uint32_t next[] = {3, 2, 1, 7, 6};
+    for (size_t i = 0; i < sizeof next / sizeof next[0]; i++) {
+        page = clb_kv_pool_take(&pool, page);
+        assert_int_equal(clb_kv_pool_number(&pool, page), next[i]);
+    }
+    assert_int_equal(clb_kv_pool_available(&pool), 0);
+    clb_kv_pool_close(&pool);
+}
+
 static void a_page_copies_into_another(void **state)
 {
     (void)state;
@@ -207,6 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_page_once),
         cmocka_unit_test(growing_heads_have_stretches),
+        cmocka_unit_test(old_groups_are_shared_first),
         cmocka_unit_test(a_page_copies_into_another),
         cmocka_unit_test(memory_goes_back),
         cmocka_unit_test(refuses),

@@ -2,9 +2,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/str.h"
@@ -34,13 +36,27 @@ static uint32_t pages_for(const clb_kv_page_shape *s, uint64_t max_bytes)
     return n < NONE / 4 ? (uint32_t)n : NONE / 4;
 }
 
+/* Where addresses count as memory, all of them are planned for something. */
+static bool addresses_are_free(void)
+{
+    struct rlimit space, data;
+    if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) || space.rlim_cur != RLIM_INFINITY ||
+        data.rlim_cur != RLIM_INFINITY)
+        return false;
+    FILE *f = fopen("/proc/sys/vm/overcommit_memory", "re");
+    const int strict = f ? fgetc(f) : EOF; /* '2': they do */
+    if (f)
+        fclose(f);
+    return strict != '2';
+}
+
 /* A part that is no whole number of the system's pages shares one with its neighbour, and its memory cannot go back
  * alone: then there are no places beyond the pages. */
 static uint64_t places_for(const clb_kv_page_shape *s, uint64_t n_pages)
 {
     const uint64_t grain = (uint64_t)sysconf(_SC_PAGESIZE), n = (n_pages + s->run - 1) / s->run * s->run;
     const bool alone = s->first_bytes % grain == 0 && s->second_bytes % grain == 0;
-    return s->run > 1 && alone ? 2 * n : n;
+    return s->run > 1 && alone && addresses_are_free() ? 2 * n : n;
 }
 
 void clb_kv_pool_lists(const clb_kv_page_shape *shape, uint64_t max_bytes, uint64_t bytes[CLB_KV_POOL_LISTS])

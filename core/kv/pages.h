@@ -5,7 +5,8 @@
  * Who takes a page names the one that it follows, and gets the next place of that one's group if nobody has it.
  * Attention reads such stretches 1.5 to 1.8 times as fast as pages that lie anywhere (docs/kv.md), since hardware
  * prefetchers go on from page to page. So that groups need not be shared, there are more places than pages where that
- * costs only addresses: whatever is idle beyond the number of pages has no memory.
+ * costs only addresses (no limit of address space or data, no strict accounting of memory): whatever is idle beyond the
+ * number of pages has no memory.
  *
  * A page that more than one holder refers to must not be written (clb_kv_pool_shared). Memory is touched page by page
  * and goes back to the system when more of it lies idle than is used. [engine-thread] */

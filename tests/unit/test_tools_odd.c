@@ -1,4 +1,6 @@
 /* Replies that are cut short, typed by a schema, in the wrong place, of odd names, or nothing but marks. */
+#include <time.h>
+
 #include "serve/tools.h"
 #include "tool_transcripts.h"
 
@@ -166,6 +168,69 @@ static void typed_text(void **state)
                "\nget_weather({\"places\": )");
 }
 
+#define MINIMAX(values)     "<minimax:tool_call>\n<invoke name=\"get_weather\">\n" values "</invoke>\n</minimax:tool_call>"
+#define M_VALUE(name, text) "<parameter name=\"" name "\">" text "</parameter>\n"
+#define GLM(values)         "<tool_call>get_weather\n" values "</tool_call>"
+#define G_VALUE(name, text) "<arg_key>" name "</arg_key>\n<arg_value>" text "</arg_value>\n"
+#define TWO(a, b)           "\nget_weather({\"units\": " a ", \"any\": " b "})"
+
+/* What begins like JSON and is none ends at its own closing mark, not at that of the next parameter. */
+static void no_json(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *minimax, *glm, *want;
+    } c[] = {
+#define BOTH(a, b, want)                                                                                               \
+    {MINIMAX(M_VALUE("units", a) M_VALUE("any", b)), GLM(G_VALUE("units", a) G_VALUE("any", b)), want}
+        BOTH("[5\" disk", "x", TWO("\"[5\\\" disk\"", "\"x\"")),
+        BOTH("{5\" disk", "6\" x", TWO("\"{5\\\" disk\"", "\"6\\\" x\"")),
+        BOTH("x", "[5\" disk", TWO("\"x\"", "\"[5\\\" disk\"")),
+#undef BOTH
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        expect("minimax", "", c[i].minimax, c[i].want);
+        expect("glm", "", c[i].glm, c[i].want);
+    }
+    /* without a line between them: whether what there is up to a later mark is JSON decides */
+    expect("glm", "",
+           "<tool_call>get_weather<arg_key>units</arg_key><arg_value>[5\" disk</arg_value><arg_key>any</arg_key>"
+           "<arg_value>6\" x</arg_value></tool_call>",
+           TWO("\"[5\\\" disk\"", "\"6\\\" x\""));
+    expect("glm", "",
+           "<tool_call>get_weather<arg_key>any</arg_key><arg_value>['5\" </arg_value> 6\" x']</arg_value></tool_call>",
+           "\nget_weather({\"any\": \"['5\\\" </arg_value> 6\\\" x']\"})");
+    expect("glm", "",
+           "<tool_call>get_weather<arg_key>places</arg_key><arg_value>['5\" </arg_value> x']</arg_value></tool_call>",
+           "\nget_weather({\"places\": [\"5\\\" </arg_value> x\"]})");
+}
+
+/* Each byte of a long value is looked at once, though it is given out as a whole and comes in small pieces. */
+static void long_value(void **state)
+{
+    (void)state;
+    enum { N_MARKS = 63, N_BYTES = 400000 };
+    static const char begin[] =
+        "<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"any\">{\"a\": \"";
+    clb_buf text = {0};
+    clb_error err = {0};
+    sink s;
+    assert_ok(clb_buf_append(&text, begin, strlen(begin), &err), &err);
+    for (int i = 0; i < N_MARKS; i++)
+        assert_ok(clb_buf_append(&text, "</parameter>", 12, &err), &err);
+    for (int i = 0; i < N_BYTES; i++)
+        assert_ok(clb_buf_append(&text, &"abcdefgh"[i % 8], 1, &err), &err);
+    assert_ok(clb_buf_printf(&text, &err, "\"}</parameter>\n</invoke>\n</minimax:tool_call>"), &err);
+    const clock_t before = clock();
+    parse("minimax", "", text.data, text.n, 0, 4, true, false, &s);
+    const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
+    assert_int_equal(s.log.n, strlen("\nget_weather({\"any\": {\"a\": \"\"}})") + 12 * N_MARKS + N_BYTES);
+    if (seconds > 5) /* 0.01 s; each byte for each piece: minutes */
+        fail_msg("%d bytes took %.1f s", N_BYTES, seconds);
+    clb_buf_free(&s.log);
+    clb_buf_free(&text);
+}
+
 /* Any bytes: no crash, every byte of the answer or of arguments given out at most once, the end is reached. */
 static void noise(void **state)
 {
@@ -277,7 +342,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text), cmocka_unit_test(in_thoughts),
-        cmocka_unit_test(odd_calls),     cmocka_unit_test(noise),
+        cmocka_unit_test(odd_calls),     cmocka_unit_test(no_json),    cmocka_unit_test(long_value),
+        cmocka_unit_test(noise),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

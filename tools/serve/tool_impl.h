@@ -58,6 +58,15 @@ typedef struct clb_value_scan {
 } clb_value_scan;
 size_t clb_value_scan_on(clb_value_scan *v, const char *text, size_t n);
 
+/* Finds where the text of a parameter ends (tool_xml.c): what is known of its first `seen` bytes. */
+typedef struct clb_text_end {
+    size_t seen;
+    size_t first;   /* its first closing mark that stands within a string of JSON, */
+    unsigned marks; /* and how many of them there are */
+    enum { CLB_TEXT_BLANK, CLB_TEXT_JSON, CLB_TEXT_PLAIN } kind; /* nothing but blanks, the begin of JSON, no JSON */
+    clb_value_scan scan;
+} clb_text_end;
+
 struct clb_reply_parser {
     clb_reply_parser_options o;
     clb_buf buf;
@@ -85,6 +94,7 @@ struct clb_reply_parser {
     char tool[80], key[128];
     int value_kind; /* JSON: given out as a whole; XML: what the parameter's text is */
     bool value_begun;
+    clb_text_end value_end; /* XML: of the value that was begun */
     char channel[24]; /* harmony */
     uint32_t n_calls;
     int status;

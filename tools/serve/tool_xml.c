@@ -8,7 +8,7 @@
 enum { X_BEGIN, X_NAME, X_PARAMETERS, X_KEY, X_VALUE, X_AFTER };
 enum { KIND_ANY, KIND_STRING, KIND_JSON };
 
-#define END_TRIES 64
+#define MARKS_MOST 64 /* closing marks within strings of one value */
 
 /* "city", "city\" string=\"true", "city" with blanks around: name and kind. */
 static void read_key(clb_reply_parser *p, clb_str text)
@@ -119,54 +119,98 @@ done:
     return rc;
 }
 
-/* Whether a closing mark behind the text stands within one of the text's own strings: it is the begin of JSON that goes
- * on. */
-static bool within_string(clb_str s)
+/* ---- the end of a value ---- */
+
+/* Whether the text ends where a closing mark stands. 1: yes; 0: the mark is a part of a string of JSON, or of Python,
+ * that goes on; -1: neither is it either of both, so that it ended with its first closing mark. */
+static int ends_at(const clb_text_end *e, clb_str s)
 {
     const clb_str text = trimmed(s);
-    clb_value_scan scan = {0};
-    clb_buf json = {0};
-    if (!text.n || !strchr("[{", text.p[0]))
-        return false;
-    for (const char *c = text.p; c < s.p + s.n; c++) {
-        clb_value_scan_on(&scan, c, 1);
-        if (scan.in_string && (unsigned char)*c < 0x20) /* no JSON, whatever it is */
-            return false;
+    bool python = false, json = false;
+    if (e->kind != CLB_TEXT_JSON || (e->marks == 0 && !e->scan.in_string))
+        return 1;
+    if (text.p[text.n - 1] == (text.p[0] == '[' ? ']' : '}')) {
+        clb_buf as_json = {0};
+        python = is_python(text, CLB_TYPE_ARRAY, &as_json, NULL);
+        clb_buf_free(&as_json);
     }
-    const bool python = scan.in_string && is_python(text, CLB_TYPE_ARRAY, &json, NULL);
-    clb_buf_free(&json);
-    return scan.in_string && !python;
+    if (!python && !e->scan.in_string) {
+        json_t *const v = json_loadb(text.p, text.n, 0, NULL);
+        json = v != NULL;
+        json_decref(v);
+    }
+    return python || json ? 1 : e->scan.in_string ? 0 : -1;
 }
 
-/* Where the value ends: at the first closing mark that is not a part of a string of its JSON; at the first one, if
- * there is no other. */
-static size_t find_value_end(const clb_reply_parser *p, clb_str rest, int *which)
+static size_t end_found(int *which, int mark, size_t at)
 {
-    const size_t first = clb_find_mark(rest, &p->f->value_end, 1, p->final, which), n = strlen(p->f->value_end);
-    size_t end = first;
-    if (p->value_kind == KIND_STRING || *which != 0)
-        return first;
-    for (int tries = 0; tries < END_TRIES && *which == 0; tries++) {
-        if (!within_string((clb_str){rest.p, end}))
-            return end;
-        end += n;
-        end += clb_find_mark((clb_str){rest.p + end, rest.n - end}, &p->f->value_end, 1, p->final, which);
+    *which = mark;
+    return at;
+}
+
+/* Whether one of the two marks begins behind a line, as clb_begins says it. */
+static int forgotten(const clb_reply_parser *p, clb_str behind)
+{
+    const int a = clb_begins(behind, p->f->call_close), b = clb_begins(behind, p->f->param_open);
+    return a > b ? a : b;
+}
+
+/* Where the value ends, *which: 0 at a closing mark, 1 at a line behind which the next mark comes: the model forgot it;
+ * -1: not within the text, of which so much belongs to the value for sure. The closing mark is the first one that is
+ * not a part of a string of the value's JSON; the first one of all, if there is no such. Each byte is looked at once,
+ * by what there is in front of it, whatever the pieces. */
+static size_t find_value_end(clb_reply_parser *p, clb_str rest, int *which)
+{
+    clb_text_end *const e = &p->value_end;
+    const size_t n_mark = strlen(p->f->value_end);
+    while (e->seen < rest.n) {
+        const size_t at = e->seen;
+        const clb_str here = {rest.p + at, rest.n - at};
+        const int mark = *here.p == *p->f->value_end ? clb_begins(here, p->f->value_end) : -1;
+        size_t n = 1;
+        if (mark == 0 && !p->final)
+            return end_found(which, -1, at);
+        if (mark > 0) {
+            const int ends = ends_at(e, (clb_str){rest.p, at});
+            e->first = e->marks ? e->first : at;
+            if (ends > 0)
+                return end_found(which, 0, at);
+            if (ends < 0 || ++e->marks == MARKS_MOST)
+                return end_found(which, 0, e->first);
+            n = n_mark;
+        }
+        if (e->kind == CLB_TEXT_JSON && e->scan.in_string && (unsigned char)*here.p < 0x20) { /* no JSON */
+            e->kind = CLB_TEXT_PLAIN;
+            if (e->marks)
+                return end_found(which, 0, e->first);
+        }
+        if (p->f->lines && *here.p == '\n') {
+            const int next = forgotten(p, (clb_str){here.p + 1, here.n - 1});
+            if (next > 0)
+                return end_found(which, 1, at);
+            if (next == 0 && !p->final)
+                return end_found(which, -1, at);
+        }
+        if (e->kind == CLB_TEXT_BLANK && !strchr(" \n\t\r", *here.p))
+            e->kind = strchr("[{", *here.p) ? CLB_TEXT_JSON : CLB_TEXT_PLAIN;
+        if (e->kind == CLB_TEXT_JSON)
+            clb_value_scan_on(&e->scan, here.p, n);
+        e->seen += n;
     }
-    if (p->final && p->cut) { /* it would go on */
-        *which = -1;
-        return rest.n;
-    }
-    if (p->final || *which == 0) {
-        *which = 0;
-        return first;
-    }
-    return end;
+    if (p->final && !p->cut && e->marks)
+        return end_found(which, 0, e->first);
+    return end_found(which, -1, rest.n);
+}
+
+static void begin_value(clb_reply_parser *p)
+{
+    p->value_begun = true;
+    p->value_end = (clb_text_end){.kind = p->value_kind == KIND_STRING ? CLB_TEXT_PLAIN : CLB_TEXT_BLANK};
 }
 
 /* The text of a value up to its closing mark; strings come in pieces. */
 static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
-    const char *const marks[] = {p->f->value_end, p->f->call_close, p->f->param_open};
     int which;
     clb_str rest = clb_rest(p);
     *out = CLB_READ_MORE;
@@ -176,34 +220,17 @@ static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         if (p->f->lines && rest.n && rest.p[0] == '\n')
             p->at++;
         rest = clb_rest(p);
-        p->value_begun = true;
+        begin_value(p);
     }
-    /* only the closing mark ends it, unless the next one comes at the beginning of a line: the model forgot it */
     size_t end = find_value_end(p, rest, &which);
-    bool known = which == 0;
-    for (size_t i = 0; i + 1 < end && p->f->lines; i++) {
-        if (rest.p[i] != '\n')
-            continue;
-        const clb_str line = {rest.p + i + 1, rest.n - i - 1};
-        const int a = clb_begins(line, marks[1]), b = clb_begins(line, marks[2]);
-        if (a > 0 || b > 0) {
-            end = i;
-            known = true;
-            which = 1;
-            break;
-        }
-        if ((a == 0 || b == 0) && !p->final) {
-            end = i;
-            known = false;
-            break;
-        }
-    }
+    const bool known = which >= 0;
     size_t text = end;
     if (p->f->lines && text && rest.p[text - 1] == '\n' && which != 1)
         text--;
     if (p->value_kind == KIND_STRING) {
         CLB_TRY(put_escaped(p, rest.p, text, err));
         p->at += text;
+        p->value_end.seen = 0;
         end -= text;
         if (p->final && !known) {
             p->at = p->buf.n;
@@ -223,7 +250,7 @@ static int read_value(clb_reply_parser *p, enum clb_read *out, clb_error *err)
             return COLIBRI_OK;
         }
     }
-    p->at += end + (which == 0 ? strlen(marks[0]) : 0);
+    p->at += end + (which == 0 ? strlen(p->f->value_end) : 0);
     p->phase = X_PARAMETERS;
     *out = CLB_READ_ON;
     return COLIBRI_OK;

@@ -231,6 +231,31 @@ static void long_value(void **state)
     clb_buf_free(&text);
 }
 
+/* Words between blanks, and escapes of JSON: the model writes the arguments as JSON where a grammar makes it. */
+static void pretty_printed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } c[] = {
+        {"{\"a\": true }", "{\"a\": true}"},
+        {"{\"a\": null\n}", "{\"a\": null}"},
+        {"{\n  \"a\": false\n, \"b\": 5\r\n,\t\"c\": -1.5e3\t\n}", "{\"a\": false, \"b\": 5, \"c\": -1.5e3}"},
+        {"{\"a\": [ 1 , 2\n, null ] , \"b\": { \"c\": True } }", "{\"a\": [1, 2, null], \"b\": {\"c\": true}}"},
+        {"{a : New York , b : 1 }", "{\"a\": \"New York\", \"b\": 1}"},
+        {"{\"a\": \"\\b\\f\\n\\r\\t\\/\\\"\\\\\\u0041\"}", "{\"a\": \"\\b\\f\\n\\r\\t/\\\"\\\\\\u0041\"}"},
+        {"{\"a\": \"\\u12x4\"}", "{\"a\": \"\\\\u12x4\"}"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char text[256], want[256];
+        snprintf(text, sizeof text, "<|tool_call>call:ping%s<tool_call|>", c[i].text);
+        snprintf(want, sizeof want, "\nping(%s)", c[i].want);
+        expect("gemma4", "", text, want);
+    }
+    expect("lfm2", "", "<|tool_call_start|>[ping(a=\"\\b\\f\", b=[true , null\n])]<|tool_call_end|>",
+           "\nping({\"a\": \"\\b\\f\", \"b\": [true, null]})");
+}
+
 /* Any bytes: no crash, every byte of the answer or of arguments given out at most once, the end is reached. */
 static void noise(void **state)
 {
@@ -341,9 +366,9 @@ static void noise(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text), cmocka_unit_test(in_thoughts),
-        cmocka_unit_test(odd_calls),     cmocka_unit_test(no_json),    cmocka_unit_test(long_value),
-        cmocka_unit_test(noise),
+        cmocka_unit_test(cut_by_length),  cmocka_unit_test(typed_text), cmocka_unit_test(in_thoughts),
+        cmocka_unit_test(odd_calls),      cmocka_unit_test(no_json),    cmocka_unit_test(long_value),
+        cmocka_unit_test(pretty_printed), cmocka_unit_test(noise),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -1,4 +1,5 @@
 /* Values as Python prints them, or as Gemma writes them between braces, as JSON text; and JSON as Python. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,15 @@ static void skip_space(reader *r)
 
 static enum clb_read value(reader *r, unsigned depth);
 
+/* How many of the next four characters are such digits, up to the first other one. */
+static size_t hex_digits(const reader *r)
+{
+    size_t n = 0;
+    while (n < 4 && r->p + n < r->end && isxdigit((unsigned char)r->p[n]))
+        n++;
+    return n;
+}
+
 /* 'text' or "text", with Python's escapes */
 static enum clb_read quoted(reader *r)
 {
@@ -50,12 +60,14 @@ static enum clb_read quoted(reader *r)
             return CLB_READ_MORE;
         const char c = r->p[1];
         r->p += 2;
-        if (c == 'n' || c == 't' || c == 'r' || c == '\\' || c == '"') {
+        if (c && strchr("bfnrt\\\"", c)) {
             const char escape[2] = {'\\', c};
             put(r, escape, 2);
-        } else if (c == 'u' && r->end - r->p >= 4) {
+        } else if (c == 'u' && hex_digits(r) == 4) {
             put(r, r->p - 2, 6);
             r->p += 4;
+        } else if (c == 'u' && r->p + hex_digits(r) == r->end) {
+            return CLB_READ_MORE;
         } else if (c == '\'' || c == '/') {
             put_text(r, &c, 1);
         } else if (c != '\n') {
@@ -96,6 +108,14 @@ static bool is_number(const char *s, size_t n)
     return number;
 }
 
+/* How long the text is without blanks at its end. */
+static size_t unblanked(const char *from, const char *to)
+{
+    while (to > from && strchr(" \n\t\r", to[-1]))
+        to--;
+    return (size_t)(to - from);
+}
+
 /* True, None, 1.5; another word is a string */
 static enum clb_read word(reader *r)
 {
@@ -106,7 +126,7 @@ static enum clb_read word(reader *r)
         r->p++;
     if (r->p >= r->end && !r->final) /* it may go on */
         return CLB_READ_MORE;
-    const size_t n = (size_t)(r->p - from);
+    const size_t n = unblanked(from, r->p);
     if (n == 0)
         return CLB_READ_BAD;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -142,7 +162,7 @@ static enum clb_read key(reader *r)
     if (r->p >= r->end)
         return CLB_READ_MORE;
     put(r, "\"", 1);
-    put_text(r, from, (size_t)(r->p - from));
+    put_text(r, from, unblanked(from, r->p));
     put(r, "\"", 1);
     return r->p > from ? CLB_READ_ON : CLB_READ_BAD;
 }

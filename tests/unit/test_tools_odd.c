@@ -256,6 +256,25 @@ static void pretty_printed(void **state)
            "\nping({\"a\": \"\\b\\f\", \"b\": [true, null]})");
 }
 
+/* The schema of all parameters is somewhere else. */
+static void root_ref(void **state)
+{
+    (void)state;
+    json_t *const before = tools;
+    tools = json_loads(
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/$defs/all\",\"$defs\":{"
+        "\"all\":{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\"},\"t\":{\"$ref\":\"#/$defs/"
+        "text\"},\"n\":{\"type\":\"integer\"}}},\"text\":{\"type\":\"string\"}}}}}]",
+        0, NULL);
+    assert_non_null(tools);
+    expect("qwen3-coder", "",
+           "<function=f>\n<parameter=s>\n5\n</parameter>\n<parameter=t>\ntrue\n</parameter>\n<parameter=n>\n5\n"
+           "</parameter>\n</function>",
+           "\nf({\"s\": \"5\", \"t\": \"true\", \"n\": 5})");
+    json_decref(tools);
+    tools = before;
+}
+
 /* Any bytes: no crash, every byte of the answer or of arguments given out at most once, the end is reached. */
 static void noise(void **state)
 {
@@ -366,9 +385,9 @@ static void noise(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cut_by_length),  cmocka_unit_test(typed_text), cmocka_unit_test(in_thoughts),
-        cmocka_unit_test(odd_calls),      cmocka_unit_test(no_json),    cmocka_unit_test(long_value),
-        cmocka_unit_test(pretty_printed), cmocka_unit_test(noise),
+        cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text),     cmocka_unit_test(in_thoughts),
+        cmocka_unit_test(odd_calls),     cmocka_unit_test(no_json),        cmocka_unit_test(root_ref),
+        cmocka_unit_test(long_value),    cmocka_unit_test(pretty_printed), cmocka_unit_test(noise),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

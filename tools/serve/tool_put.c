@@ -98,7 +98,8 @@ bool clb_tool_known(const clb_reply_parser *p, clb_str name)
 unsigned clb_parameter_types(const clb_reply_parser *p, const char *tool, const char *parameter)
 {
     const json_t *const f = tool_of(p, (clb_str){tool, strlen(tool)}), *const root = json_object_get(f, "parameters");
-    const json_t *const schema = json_object_get(json_object_get(root, "properties"), parameter);
+    const json_t *const schema =
+        json_object_get(json_object_get(clb_schema_target(root, root), "properties"), parameter);
     return schema ? clb_schema_types(root, schema) : CLB_TYPE_ANY;
 }
 

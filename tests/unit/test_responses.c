@@ -1,5 +1,7 @@
 /* The Responses API: bodies that are refused, items as the prompt's messages, and the events of a reply in their order.
  */
+#include <time.h>
+
 #include "openai_fake.h"
 #include "serve/completion.h"
 #include "serve/openai_responses.h"
@@ -92,6 +94,37 @@ static void bad_bodies(void **state)
         {BODY("\"reasoning\":{\"budget\":5}"), "reasoning.budget", "unknown_parameter", NULL},
     };
     REFUSES(clb_serve_responses, cases);
+}
+
+/* As many thoughts as a body has room for are one text, each byte of which is copied once. */
+static void many_thoughts(void **state)
+{
+    (void)state;
+    enum { N = 57000 };
+    static const char long_one[] = "This is what I thought of the matter.";
+    json_t *const input = json_array(), *const body = json_pack("{s:o}", "input", input);
+    json_t *messages = NULL;
+    clb_refusal r = {0};
+    for (int i = 0; i < N; i++) {
+        const char *const text = i % 3 == 2 ? "" : i % 3 ? "b" : long_one;
+        json_array_append_new(input, json_pack("{s:s, s:[{s:s, s:s}]}", "type", "reasoning", "content", "type",
+                                               "reasoning_text", "text", text));
+    }
+    json_array_append_new(input, json_pack("{s:s, s:s}", "role", "assistant", "content", "c"));
+    json_array_append(input, json_array_get(input, 0));
+    const clock_t before = clock();
+    assert_int_equal(clb_responses_messages(body, &messages, &r), COLIBRI_OK);
+    const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
+    assert_int_equal(json_array_size(messages), 2);
+    const json_t *const first = json_array_get(messages, 0), *const all = json_object_get(first, "reasoning_content");
+    assert_string_equal(json_string_value(json_object_get(first, "content")), "c");
+    assert_int_equal(json_string_length(all), N / 3 * (strlen(long_one) + strlen("\nb\n")) - 1);
+    assert_memory_equal(json_string_value(all), "This is what I thought of the matter.\nb\nThis is", 47);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 1), "reasoning_content")), long_one);
+    if (seconds > 5) /* 0.03 s */
+        fail_msg("%d items took %.1f s", (int)N, seconds);
+    json_decref(messages);
+    json_decref(body);
 }
 
 /* Items -> chat's messages. */
@@ -447,10 +480,15 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_teardown(f, reset)
     const struct CMUnitTest tests[] = {
-        TEST(bad_bodies),        TEST(items_become_messages),
-        TEST(a_whole_response),  TEST(all_kinds_of_items),
-        TEST(an_empty_reply),    TEST(errors_before_and_after_the_beginning),
-        TEST(log_probabilities), TEST(grammars),
+        TEST(bad_bodies),
+        TEST(items_become_messages),
+        TEST(many_thoughts),
+        TEST(a_whole_response),
+        TEST(all_kinds_of_items),
+        TEST(an_empty_reply),
+        TEST(errors_before_and_after_the_beginning),
+        TEST(log_probabilities),
+        TEST(grammars),
     };
     return cmocka_run_group_tests(tests, open_app, close_app);
 }

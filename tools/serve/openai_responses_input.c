@@ -122,46 +122,54 @@ static int read_result(json_t *list, const json_t *item, const char *where, clb_
                                                                                           : clb_refuse_nomem(r);
 }
 
-/* The thoughts before a message or a call: themselves, or what was made of them. */
-static int read_reasoning(json_t *list, const json_t *item, const char *where, clb_refusal *r)
+/* The thoughts before a message or a call: themselves, or what was made of them, behind those of the items before. */
+static int read_reasoning(clb_buf *thoughts, const json_t *item, const char *where, clb_refusal *r)
 {
     static const char *const content_types[] = {"reasoning_text", "text", NULL};
     static const char *const summary_types[] = {"summary_text", NULL};
     char at[96], name[96];
     json_t *content, *summary;
-    clb_buf text = {0};
+    const size_t before = thoughts->n;
     snprintf(name, sizeof name, "%s.content", where);
     CLB_TRY(clb_field_array(item, name, &content, r));
     snprintf(at, sizeof at, "%s.summary", where);
     CLB_TRY(clb_field_array(item, at, &summary, r));
-    int rc = json_array_size(content) ? add_parts(content, name, content_types, &text, r)
-                                      : add_parts(summary, at, summary_types, &text, r);
-    if (!rc && text.n) {
-        json_t *m = assistants(list, "content", "tool_calls");
-        const json_t *before = json_object_get(m, "reasoning_content");
-        json_t *all = before ? json_sprintf("%s\n%.*s", json_string_value(before), (int)text.n, text.data)
-                             : json_stringn(text.data, text.n);
-        if (!m || !all || json_object_set(m, "reasoning_content", all))
-            rc = clb_refuse_nomem(r);
-        json_decref(all);
-    }
-    clb_buf_free(&text);
-    return rc;
+    if (before && clb_buf_append(thoughts, "\n", 1, NULL))
+        return clb_refuse_nomem(r);
+    const size_t begin = thoughts->n;
+    CLB_TRY(json_array_size(content) ? add_parts(content, name, content_types, thoughts, r)
+                                     : add_parts(summary, at, summary_types, thoughts, r));
+    if (thoughts->n == begin) /* it says nothing */
+        thoughts->n = before;
+    return COLIBRI_OK;
 }
 
-static int read_item(json_t *list, const json_t *item, const char *where, clb_refusal *r)
+/* Gives the thoughts of a row of items to the message that they belong to, all at once: there may be as many as a body
+ * has room for. */
+static int put_thoughts(json_t *list, clb_buf *thoughts, clb_refusal *r)
+{
+    if (!thoughts->n)
+        return COLIBRI_OK;
+    json_t *const m = assistants(list, "content", "tool_calls");
+    const bool put = m && json_object_set_new(m, "reasoning_content", json_stringn(thoughts->data, thoughts->n)) == 0;
+    thoughts->n = 0;
+    return put ? COLIBRI_OK : clb_refuse_nomem(r);
+}
+
+static int read_item(json_t *list, clb_buf *thoughts, const json_t *item, const char *where, clb_refusal *r)
 {
     char at[96];
     if (!json_is_object(item))
         return clb_refuse_type(r, where, "an object", item);
+    if (clb_shape_is(item, "reasoning"))
+        return read_reasoning(thoughts, item, where, r);
+    CLB_TRY(put_thoughts(list, thoughts, r));
     if (clb_shape_is(item, "message") || (!json_object_get(item, "type") && json_object_get(item, "role")))
         return read_message(list, item, where, r);
     if (clb_shape_is(item, "function_call"))
         return read_call(list, item, where, r);
     if (clb_shape_is(item, "function_call_output"))
         return read_result(list, item, where, r);
-    if (clb_shape_is(item, "reasoning"))
-        return read_reasoning(list, item, where, r);
     snprintf(at, sizeof at, "%s.type", where);
     if (!*clb_shape_text(item, "type"))
         return clb_refuse_missing(r, at);
@@ -189,13 +197,18 @@ static int read_input(const json_t *body, json_t *list, clb_refusal *r)
         return clb_refuse_type(r, "input", "a string or an array of items", input);
     if (!json_array_size(input))
         return clb_refuse(r, "empty_array", "input", "Invalid 'input': empty array. Expected at least one item.");
+    clb_buf thoughts = {0};
+    int rc = COLIBRI_OK;
     json_array_foreach(input, i, item)
     {
         char where[32];
         snprintf(where, sizeof where, "input[%zu]", i);
-        CLB_TRY(read_item(list, item, where, r));
+        CLB_GO(read_item(list, &thoughts, item, where, r));
     }
-    return COLIBRI_OK;
+    rc = put_thoughts(list, &thoughts, r);
+done:
+    clb_buf_free(&thoughts);
+    return rc;
 }
 
 int clb_responses_messages(const json_t *body, json_t **out, clb_refusal *r)

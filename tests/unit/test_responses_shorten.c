@@ -111,6 +111,8 @@ static json_t *item(size_t i, const char *role, unsigned words)
     return json_pack("{s:s, s:o}", "role", role, "content", content);
 }
 
+static char refused[640]; /* what was said to the last request that was */
+
 /* Asks with these items, and says which of them the prompt has: left[i]; how many tokens it has, 0 if it was refused.
  * *prompt, if wanted: it. */
 static size_t ask(const json_t *items, const char *truncation, unsigned max_tokens, bool *left, clb_buf *prompt)
@@ -152,7 +154,8 @@ static size_t ask(const json_t *items, const char *truncation, unsigned max_toke
         assert_int_equal(x.status, 400);
         assert_string_equal(json_string_value(json_object_get(e, "code")), "context_length_exceeded");
         assert_string_equal(json_string_value(json_object_get(e, "param")), "input");
-        assert_non_null(strstr(json_string_value(json_object_get(e, "message")), "maximum context length is"));
+        snprintf(refused, sizeof refused, "%s", json_string_value(json_object_get(e, "message")));
+        assert_non_null(strstr(refused, "maximum context length is"));
         assert_int_equal(json_integer_value(json_object_get(e, "n_ctx")), CTX);
         assert_true(json_integer_value(json_object_get(e, "n_prompt_tokens")) > (json_int_t)CTX);
         json_decref(o);
@@ -329,6 +332,34 @@ static void strict_templates(void **state)
     json_decref(items);
 }
 
+/* What it says to the shortest conversation is told. */
+static void refused_by_the_template(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "{%- if messages|length < 4 -%}{{ raise_exception('where is the example?') }}{%- endif -%}"
+        "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{%- endfor -%}"
+        "<|im_start|>assistant\n";
+    clb_error err;
+    const clb_chat_format *const own = app.chat;
+    bool left[9];
+    json_t *const items = json_array();
+    for (size_t i = 0; i < 9; i++)
+        json_array_append_new(items, item(i, i % 2 ? "assistant" : "user", 200));
+    test_dir dir;
+    char path[PATH_MAX];
+    test_dir_create(&dir);
+    test_write_text(test_dir_file(&dir, "few.jinja", path), source);
+    assert_ok(clb_chat_open(path, app.engine->gguf, &app.chat, &err), &err);
+    assert_int_equal(ask(items, "auto", 20, left, NULL), 0);
+    clb_chat_free(app.chat);
+    app.chat = own;
+    test_dir_remove(&dir);
+    if (!strstr(refused, "where is the example?"))
+        fail_msg("%s", refused);
+    json_decref(items);
+}
+
 static int open_small(void **state)
 {
     open_app(state);
@@ -340,8 +371,9 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_teardown(f, reset)
     const struct CMUnitTest tests[] = {
-        TEST(what_goes_first),       TEST(what_fits_is_left_alone), TEST(what_never_fits_is_refused),
-        TEST(strategies_that_evict), TEST(long_conversations),      TEST(strict_templates),
+        TEST(what_goes_first),         TEST(what_fits_is_left_alone), TEST(what_never_fits_is_refused),
+        TEST(strategies_that_evict),   TEST(long_conversations),      TEST(strict_templates),
+        TEST(refused_by_the_template),
     };
     return cmocka_run_group_tests(tests, open_small, close_app);
 }

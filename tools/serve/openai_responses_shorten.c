@@ -161,14 +161,17 @@ static int fewest(shortener *s, uint32_t enough, size_t goal, clb_error *err)
     return COLIBRI_OK;
 }
 
-static int refuse(clb_refusal *r, size_t whole, size_t least, uint32_t ctx)
+/* template_says: to the shortest conversation, or NULL. */
+static int refuse(clb_refusal *r, size_t whole, size_t least, uint32_t ctx, const char *template_says)
 {
-    char text[320];
-    snprintf(
+    char text[sizeof r->message];
+    const int n = snprintf(
         text, sizeof text,
         "This model's maximum context length is %u tokens. However, your prompt has %zu tokens, and %zu of them in "
         "what 'truncation' leaves as it is. Please reduce its length, or start the server with a larger --ctx.",
         ctx, whole, least);
+    if (template_says)
+        snprintf(text + n, sizeof text - (size_t)n, " Nothing could be left out: %.300s", template_says);
     clb_refuse_as(r, COLIBRI_E_LIMIT, 400, "invalid_request_error", "context_length_exceeded", text);
     snprintf(r->param, sizeof r->param, "input");
     r->n_prompt = whole > UINT32_MAX ? UINT32_MAX : (uint32_t)whole;
@@ -206,5 +209,5 @@ int clb_responses_shorten(const clb_app *app, const clb_prompt_request *request,
     free(cut);
     if (rc && rc != COLIBRI_E_USAGE)
         return clb_refuse_status(r, rc, err.msg);
-    return least > ctx ? refuse(r, whole, least, ctx) : COLIBRI_OK;
+    return least > ctx ? refuse(r, whole, least, ctx, rc ? err.msg : NULL) : COLIBRI_OK;
 }

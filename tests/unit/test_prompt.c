@@ -327,6 +327,14 @@ static void must_call(void **state)
     assert_ok(make(always, hi, &must, &p, &text, param, &err), &err); /* its thoughts are closed first */
     assert_non_null(strstr(text.data, "<assistant><think>\n\n</think>\n\n<tool_call>\n{\"name\""));
     clb_prompt_free(&p);
+    assert_string_equal(param, "");
+    for (int i = 0; i < 2; i++) { /* what no grammar can follow is the tools' fault */
+        options strict = i ? named : must;
+        strict.tools = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":"
+                       "\"object\",\"properties\":{\"a\":{\"not\":{}}}}}}]";
+        assert_fails(make(objects, hi, &strict, &p, &text, param, &err), &err, COLIBRI_E_UNSUPPORTED, "not");
+        assert_string_equal(param, "tools");
+    }
     clb_buf_free(&text);
 }
 

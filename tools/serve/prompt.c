@@ -150,6 +150,13 @@ static bool any_strict(const json_t *tools)
     return false;
 }
 
+/* What a mistake that is found from here on is one of. */
+static void blame(const clb_adapter *a, const char *param)
+{
+    if (a->param)
+        snprintf(a->param, 64, "%s", param);
+}
+
 static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb_adapter *a, const json_t *tools,
                   clb_jinja_output *o, clb_prompt *out, clb_error *err)
 {
@@ -165,8 +172,10 @@ static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb
         opened = "";
     }
     if (must) {
+        blame(a, "tools");
         CLB_GO(clb_tool_grammar(a->format, vocab, tools, q->choice == CLB_TOOLS_NAMED ? q->tool_name : NULL,
                                 q->one_call, &prefill, &gbnf, err));
+        blame(a, "");
         const bool twice = strcmp(opened, ">>>") == 0; /* the mark is there already */
         CLB_GO(append(o, prefill.n ? prefill.data + (twice ? 3 : 0) : "", err));
         opened = prefill.n ? prefill.data : "";
@@ -182,11 +191,9 @@ static int finish(const clb_chat_format *chat, const clb_vocab *vocab, const clb
                                    .answer = q->answer,
                                    .opened = opened,
                                    .thoughts = q->reasoning};
-        if (a->param)
-            snprintf(a->param, 64, "tools");
+        blame(a, "tools");
         CLB_GO(clb_tool_grammar_auto(&may, &gbnf, err));
-        if (a->param)
-            a->param[0] = '\0';
+        blame(a, "");
     }
     out->format = a->format;
     out->special = needs_special(vocab, a->format, tools != NULL, q->reasoning);

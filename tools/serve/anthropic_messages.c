@@ -65,16 +65,54 @@ static json_t *add(json_t *list, const char *role, json_t *content)
     return m;
 }
 
+/* One more text of the message. There may be as many as a body has room for: they are joined at the end (join_texts).
+ */
+static int add_text(json_t *m, const char *key, const json_t *text, clb_refusal *r)
+{
+    json_t *texts = json_object_get(m, key);
+    if (!json_is_array(texts)) {
+        texts = json_array();
+        if (json_object_set_new(m, key, texts))
+            return clb_refuse_nomem(r);
+    }
+    return json_array_append(texts, (json_t *)text) == 0 ? COLIBRI_OK : clb_refuse_nomem(r);
+}
+
+/* The texts of each message as one, a line for each; the assistant's begins with the first one that says something. */
+static int join_texts(const json_t *list, clb_refusal *r)
+{
+    static const char *const keys[] = {"content", "reasoning_content"};
+    json_t *m;
+    size_t i;
+    json_array_foreach(list, i, m) for (size_t k = 0; k < 2; k++)
+    {
+        const json_t *const texts = json_object_get(m, keys[k]), *text;
+        const bool users = strcmp(clb_shape_text(m, "role"), "user") == 0;
+        clb_buf all = {0};
+        size_t nth;
+        bool failed = false;
+        if (!json_is_array(texts))
+            continue;
+        json_array_foreach(texts, nth, text)
+        {
+            failed |= (users ? nth > 0 : all.n > 0) && clb_buf_append(&all, "\n", 1, NULL);
+            failed |= clb_buf_append(&all, json_string_value(text), json_string_length(text), NULL) != COLIBRI_OK;
+        }
+        failed = failed || json_object_set_new(m, keys[k], json_stringn(all.n ? all.data : "", all.n));
+        clb_buf_free(&all);
+        if (failed)
+            return clb_refuse_nomem(r);
+    }
+    return COLIBRI_OK;
+}
+
 /* The content of the last message, if it is the user's, goes on. */
 static int add_user_text(json_t *list, const json_t *text, clb_refusal *r)
 {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
-    if (json_array_size(list) && strcmp(clb_shape_text(last, "role"), "user") == 0) {
-        const json_t *before = json_object_get(last, "content");
-        json_t *both = json_sprintf("%s\n%s", json_string_value(before), json_string_value(text));
-        return both && json_object_set_new(last, "content", both) == 0 ? COLIBRI_OK : clb_refuse_nomem(r);
-    }
-    return add(list, "user", json_copy((json_t *)text)) ? COLIBRI_OK : clb_refuse_nomem(r);
+    if (!json_array_size(list) || strcmp(clb_shape_text(last, "role"), "user") != 0)
+        last = add(list, "user", NULL);
+    return last ? add_text(last, "content", text, r) : clb_refuse_nomem(r);
 }
 
 static int add_result(json_t *list, const json_t *block, const char *where, clb_refusal *r)
@@ -138,16 +176,6 @@ static int add_call(json_t *m, const json_t *block, const char *where, clb_refus
         return clb_refuse(r, NULL, where, "the input of a tool_use block is an object");
     return clb_shape_call(m, clb_shape_text(block, "id"), clb_shape_text(block, "name"),
                           input ? json_incref((json_t *)input) : json_object(), r);
-}
-
-/* Appends a text to a string of the message. */
-static int add_text(json_t *m, const char *key, const json_t *text, clb_refusal *r)
-{
-    const json_t *before = json_object_get(m, key);
-    json_t *all = json_is_string(before) && json_string_length(before)
-                      ? json_sprintf("%s\n%s", json_string_value(before), json_string_value(text))
-                      : json_copy((json_t *)text);
-    return all && json_object_set_new(m, key, all) == 0 ? COLIBRI_OK : clb_refuse_nomem(r);
 }
 
 static int read_assistant(json_t *list, const json_t *content, const char *where, clb_refusal *r)
@@ -225,7 +253,7 @@ static int read_messages(const json_t *body, json_t *list, clb_refusal *r)
         else
             return clb_refuse(r, NULL, where, "the role of a message is user, assistant or system");
     }
-    return COLIBRI_OK;
+    return join_texts(list, r);
 }
 
 int clb_anthropic_messages(const json_t *body, json_t **out, clb_refusal *r)

@@ -208,7 +208,7 @@ static void refusals(void **state)
         {"qwen3-coder", "a>b", "{\"type\":\"string\"}", "this name"},
         {"minimax", "a\\\"b", "{\"type\":\"string\"}", "this name"},
         {"lfm2", "a b", "{\"type\":\"string\"}", "this name"},
-        {"glm", "p", "{\"$ref\":\"#\"}", "$ref"},
+        {"glm", "p", "{\"$ref\":\"other.json\"}", "$ref"},
         {"glm", "p", "{\"type\":\"string\",\"enum\":[\"</arg_value>\"]}", "the only value"},
         {"seed-oss", "p", "{\"type\":[\"string\",\"integer\"],\"maximum\":5}", "bounds"},
         {"seed-oss", "p", "{\"type\":\"integer\",\"not\":{}}", "not"},

@@ -309,6 +309,10 @@ static int known_or_made(clb_gbnf *g, const json_t *schema, const char *text, ch
     if (json_object_set_new(g->made, text, json_string(rule)) || json_array_append_new(g->chain, json_string(text)))
         return CLB_NOMEM(err, "a schema");
     const int rc = make(g, schema, rule, err);
+    if (rc) { /* parts of it are rules already, and may refer to it: the grammar goes on without the whole */
+        clb_error ignored;
+        (void)schema_define(g, rule, "[^\\x00-\\U0010FFFF]", &ignored);
+    }
     json_array_remove(g->chain, json_array_size(g->chain) - 1);
     return rc;
 }
@@ -330,7 +334,7 @@ int schema_rule(clb_gbnf *g, const json_t *schema, bool part, char rule[CLB_GBNF
     if (!text || !g->chain)
         rc = CLB_NOMEM(err, "a schema");
     if (!rc)
-        rc = schema_spend(g, strlen(text), err);
+        rc = schema_spend(g, 8 * (uint64_t)strlen(text), err); /* to write it and to find it */
     if (!rc)
         rc = known_or_made(g, schema, text, rule, err);
     if (part) {
@@ -360,21 +364,36 @@ static bool deeper(const json_t *value, int left)
     return false;
 }
 
-int clb_gbnf_schema(clb_gbnf *g, const json_t *schema, char rule[CLB_GBNF_NAME], clb_error *err)
+int clb_gbnf_begin(clb_gbnf *g, const json_t *root, clb_error *err)
 {
-    g->root = schema ? schema : json_true();
-    g->depth = 0;
+    g->root = root;
     schema_path_back(g, 0);
     json_object_clear(g->made);
-    json_array_clear(g->chain);
-    g->work = 0;
     if (deeper(g->root, 5 * SCHEMA_MOST_DEPTH))
         return schema_fail(g, err, COLIBRI_E_LIMIT, "schemas more than %d deep", SCHEMA_MOST_DEPTH);
     g->root_size = json_dumpb(g->root, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
     if (g->root_size > SCHEMA_MOST_SIZE)
         return schema_fail(g, err, COLIBRI_E_LIMIT, "a schema of %zu bytes; at most %u are read", g->root_size,
                            SCHEMA_MOST_SIZE);
-    return schema_rule(g, g->root, true, rule, err);
+    return COLIBRI_OK;
+}
+
+int clb_gbnf_part(clb_gbnf *g, const json_t *part, char rule[CLB_GBNF_NAME], clb_error *err)
+{
+    g->depth = 0;
+    json_array_clear(g->chain);
+    CLB_TRY(schema_spend(g, 0, err)); /* before the text of a part is made */
+    const int rc = schema_rule(g, part, true, rule, err);
+    if (rc) /* names of rules that there will not be */
+        json_object_clear(g->made);
+    return rc;
+}
+
+int clb_gbnf_schema(clb_gbnf *g, const json_t *schema, char rule[CLB_GBNF_NAME], clb_error *err)
+{
+    const json_t *const root = schema ? schema : json_true();
+    CLB_TRY(clb_gbnf_begin(g, root, err));
+    return clb_gbnf_part(g, root, rule, err);
 }
 
 static int whole(const json_t *schema, bool object, clb_buf *out, clb_error *err)

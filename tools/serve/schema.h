@@ -38,6 +38,10 @@ void clb_gbnf_destroy(clb_gbnf *g);
 /* A rule for one value of the schema; $ref is looked up in the schema given here. NULL: any JSON value. Begins and ends
  * without white space. */
 int clb_gbnf_schema(clb_gbnf *g, const json_t *schema, char rule[CLB_GBNF_NAME], clb_error *err);
+/* The same for several parts of one schema: begin says where "$ref" are looked up, and a part is a rule for one value.
+ * What was found out about one part is known for the next. root must stay until the last part. */
+int clb_gbnf_begin(clb_gbnf *g, const json_t *root, clb_error *err);
+int clb_gbnf_part(clb_gbnf *g, const json_t *part, char rule[CLB_GBNF_NAME], clb_error *err);
 /* A rule for any JSON object. */
 int clb_gbnf_object(clb_gbnf *g, char rule[CLB_GBNF_NAME], clb_error *err);
 /* A rule for the white space that may stand between two parts: none, a blank, or a newline with an indent. */

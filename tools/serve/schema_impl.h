@@ -16,7 +16,7 @@
 #define SCHEMA_MOST_TEXT   (4u << 20)
 #define SCHEMA_MOST_COUNT  20000      /* a larger maxLength or maxItems allows this many; a larger minimum is refused */
 #define SCHEMA_MOST_SIZE   (1u << 20) /* bytes of a schema */
-#define SCHEMA_MOST_WORK   1000000000u /* of a schema: bytes looked at, roughly; less than a second */
+#define SCHEMA_MOST_WORK   1000000000u /* of a builder: nanoseconds, roughly */
 #define SCHEMA_MOST_NAMES  5000       /* properties of an object, names in "required" */
 #define SCHEMA_MOST_DIGITS 18         /* of an integer: fits 64 bits in any reader */
 

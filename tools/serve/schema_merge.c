@@ -181,6 +181,7 @@ int schema_flatten(clb_gbnf *g, const json_t *schema, json_t **out, clb_error *e
     if (++g->depth > SCHEMA_MOST_DEPTH)
         return schema_fail(g, err, COLIBRI_E_LIMIT, "schemas more than %d deep, or a \"$ref\" in a circle",
                            SCHEMA_MOST_DEPTH);
+    CLB_TRY(schema_spend(g, 100, err));
     CLB_TRY(flatten_object(g, schema, out, err));
     g->depth--;
     return COLIBRI_OK;

@@ -261,6 +261,7 @@ int schema_apart(clb_gbnf *g, const json_t *a, const json_t *b, int depth, bool 
     *apart = false;
     if (depth > 8)
         return COLIBRI_OK;
+    CLB_TRY(schema_spend(g, 1000, err)); /* alternatives of alternatives */
     int rc = schema_flatten(g, a, &flat_a, err);
     if (!rc)
         rc = schema_flatten(g, b, &flat_b, err);

@@ -14,6 +14,7 @@ typedef struct clb_call_rules {
     clb_buf more; /* whole rules that refer to themselves, behind those of g */
     unsigned n_texts;
     char value_text[CLB_GBNF_NAME]; /* rule of a parameter's text; "" until it is needed */
+    uint64_t looked;                /* work on schemas of parameters, as clb_schema_types_cost counts */
     clb_error *err;
     const clb_vocab *vocab;
     uint32_t marks[CLB_CALL_TOKENS], n_marks;     /* control tokens in marks of calls */
@@ -53,5 +54,24 @@ int clb_put_calls(clb_call_rules *m, const char *call, size_t which, bool once);
 int clb_arguments_rule(clb_call_rules *m, const json_t *function, char rule[CLB_GBNF_NAME]);
 /* Parameters one by one, up to the end of the call. */
 int clb_parameters_rule(clb_call_rules *m, const json_t *function, char rule[CLB_GBNF_NAME]);
+
+/* A parameter while its rule is made (tool_values.c). */
+typedef struct clb_parameter {
+    const json_t *root; /* the schema of all parameters, which clb_gbnf_begin knows */
+    const char *name;
+    bool strict;
+    bool free_text; /* other texts than those of a list may be its value */
+    unsigned types; /* as the parser will see them */
+} clb_parameter;
+
+/* Alternatives of a value that is text (strings) and of one that is JSON (anything else); either may be empty. What
+ * cannot be followed is an error for strict functions, and free for others. */
+int clb_value_rules(clb_call_rules *m, clb_parameter *p, const json_t *schema, clb_buf *text, clb_buf *json);
+/* Any text that the parser does not take for the end of the value. */
+int clb_value_text(clb_call_rules *m, char rule[CLB_GBNF_NAME]);
+/* Fails: not to be followed. */
+int clb_parameter_refuse(clb_call_rules *m, const clb_parameter *p, const char *what);
+/* All schemas together took too much work: nothing more is looked at. */
+bool clb_rules_spent(const clb_call_rules *m);
 
 #endif

@@ -92,20 +92,6 @@ static void any_parameters(void **state)
     assert_true(takes("lfm2", "{}", false, ")]<|tool_call_end|>"));
 }
 
-/* All parameters as a reference, which the parser follows, too. */
-static void whole_reference(void **state)
-{
-    (void)state;
-    static const char schema[] =
-        "{\"$ref\":\"#/$defs/all\",\"$defs\":{\"all\":{\"type\":\"object\",\"properties\":{\"p\":{"
-        "\"type\":\"integer\"}},\"required\":[\"p\"],\"additionalProperties\":false}}}";
-    assert_true(takes("qwen3-coder", schema, true, "<parameter=p>\n5\n</parameter>\n" END));
-    assert_false(takes("qwen3-coder", schema, true, "<parameter=p>\nx\n</parameter>\n" END));
-    assert_false(takes("qwen3-coder", schema, true, END));
-}
-
-/* ---- strings beside other things ---- */
-
 /* What the parser makes of the value; the caller's. */
 static char *read_back(const char *parameters, const char *value)
 {
@@ -124,6 +110,26 @@ static char *read_back(const char *parameters, const char *value)
     free_reply(&r);
     return out;
 }
+
+/* All parameters as a reference, which the parser follows, too. */
+static void whole_reference(void **state)
+{
+    (void)state;
+    static const char schema[] =
+        "{\"$ref\":\"#/$defs/all\",\"$defs\":{\"all\":{\"type\":\"object\",\"properties\":{\"p\":{"
+        "\"type\":\"integer\"}},\"required\":[\"p\"],\"additionalProperties\":false}}}";
+    assert_true(takes("qwen3-coder", schema, true, "<parameter=p>\n5\n</parameter>\n" END));
+    assert_false(takes("qwen3-coder", schema, true, "<parameter=p>\nx\n</parameter>\n" END));
+    assert_false(takes("qwen3-coder", schema, true, END));
+    static const char words[] =
+        "{\"$ref\":\"#/$defs/all\",\"$defs\":{\"all\":{\"properties\":{\"p\":{\"type\":\"string\"}},"
+        "\"required\":[\"p\"]}}}";
+    char *const read = read_back(words, "5");
+    assert_string_equal(read, "\"5\"");
+    free(read);
+}
+
+/* ---- strings beside other things ---- */
 
 static void strings(void **state)
 {

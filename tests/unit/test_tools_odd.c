@@ -231,6 +231,44 @@ static void long_value(void **state)
     clb_buf_free(&text);
 }
 
+/* The same where values are Python's or stand in braces: strings, words and lists. */
+static void long_literals(void **state)
+{
+    (void)state;
+    enum { N_BYTES = 400000 };
+    static const struct {
+        const char *format, *begin, *part, *end;
+    } c[] = {
+        {"gemma4", "<|tool_call>call:ping{a:<|\"|>", "abcdefgh", "<|\"|>}<tool_call|>"},
+        {"gemma4", "<|tool_call>call:ping{a:", "abcd efg", "}<tool_call|>"},
+        {"gemma4", "<|tool_call>call:ping{\"a\":\"", "abcd\\\"fg", "\"}<tool_call|>"},
+        {"lfm2", "<|tool_call_start|>[ping(a='", "abcdefgh", "')]<|tool_call_end|>"},
+        {"lfm2", "<|tool_call_start|>[ping(a=[", "[1, 2], ", "])]<|tool_call_end|>"},
+        {"lfm2", "<|tool_call_start|>[ping(a={'b': 'x'}, b={\"", "abcdefgh", "\": None})]<|tool_call_end|>"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        clb_buf text = {0};
+        clb_error err = {0};
+        sink s;
+        assert_ok(clb_buf_append(&text, c[i].begin, strlen(c[i].begin), &err), &err);
+        for (int k = 0; k < N_BYTES; k += 8)
+            assert_ok(clb_buf_append(&text, c[i].part, 8, &err), &err);
+        assert_ok(clb_buf_append(&text, c[i].end, strlen(c[i].end), &err), &err);
+        const clock_t before = clock();
+        parse(c[i].format, "", text.data, text.n, 0, 4, true, false, &s);
+        const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
+        const char *const json = strchr(s.log.data, '{');
+        json_t *const v = json ? json_loadb(json, strlen(json) - 1, 0, NULL) : NULL;
+        if (!v || s.log.n < N_BYTES)
+            fail_msg("%s: %.80s...", c[i].format, s.log.data);
+        if (seconds > 5) /* 0.02 s */
+            fail_msg("%s: %d bytes took %.1f s", c[i].format, (int)N_BYTES, seconds);
+        json_decref(v);
+        clb_buf_free(&s.log);
+        clb_buf_free(&text);
+    }
+}
+
 /* Words between blanks, and escapes of JSON: the model writes the arguments as JSON where a grammar makes it. */
 static void pretty_printed(void **state)
 {
@@ -385,9 +423,10 @@ static void noise(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text),     cmocka_unit_test(in_thoughts),
-        cmocka_unit_test(odd_calls),     cmocka_unit_test(no_json),        cmocka_unit_test(root_ref),
-        cmocka_unit_test(long_value),    cmocka_unit_test(pretty_printed), cmocka_unit_test(noise),
+        cmocka_unit_test(cut_by_length), cmocka_unit_test(typed_text),    cmocka_unit_test(in_thoughts),
+        cmocka_unit_test(odd_calls),     cmocka_unit_test(no_json),       cmocka_unit_test(root_ref),
+        cmocka_unit_test(long_value),    cmocka_unit_test(long_literals), cmocka_unit_test(pretty_printed),
+        cmocka_unit_test(noise),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

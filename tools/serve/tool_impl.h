@@ -58,6 +58,20 @@ typedef struct clb_value_scan {
 } clb_value_scan;
 size_t clb_value_scan_on(clb_value_scan *v, const char *text, size_t n);
 
+#define CLB_LITERAL_DEPTH 64
+
+typedef struct clb_literal {
+    clb_buf out;
+    size_t used;
+    size_t ahead; /* bytes behind those that belong to a word that may go on */
+    bool braces;
+    bool first, key; /* no item of the innermost list or dict yet; the string at hand is a key */
+    char quote;      /* of the string at hand */
+    int phase;
+    unsigned depth;
+    char open[CLB_LITERAL_DEPTH + 1];
+} clb_literal;
+
 /* Finds where the text of a parameter ends (tool_xml.c): what is known of its first `seen` bytes. */
 typedef struct clb_text_end {
     size_t seen;
@@ -95,7 +109,8 @@ struct clb_reply_parser {
     int value_kind; /* JSON: given out as a whole; XML: what the parameter's text is */
     bool value_begun;
     clb_text_end value_end; /* XML: of the value that was begun */
-    char channel[24]; /* harmony */
+    clb_literal literal;    /* Python and braces: that value */
+    char channel[24];       /* harmony */
     uint32_t n_calls;
     int status;
 };
@@ -144,8 +159,8 @@ const char *clb_thought_close(const char *open);
 bool clb_thought_mark(clb_str token);
 bool clb_thought_part(clb_str token);  /* or a part of one */
 bool clb_begins_thought(clb_str text); /* the text is the begin of an opening mark, not yet all of it */
-/* The marks that open calls even within a thought that is not closed: those of models that have tokens for them, which no
- * text has. NULL: there are none. */
+/* The marks that open calls even within a thought that is not closed: those of models that have tokens for them, which
+ * no text has. NULL: there are none. */
 const char *const *clb_marks_in_thoughts(const clb_tool_format *f);
 /* The reply is read as channels. */
 bool clb_harmony(const clb_reply_parser *p);
@@ -167,9 +182,11 @@ int clb_read_harmony(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 void clb_begin_json_value(clb_reply_parser *p);
 int clb_read_json_value(clb_reply_parser *p, enum clb_read *out, clb_error *err);
 
-/* A value written as Python or in Gemma's braces, as JSON text appended to out; *used: its bytes. MORE: it may go on
- * (what there is was appended). */
-enum clb_read clb_literal_to_json(clb_str s, bool braces, bool final, size_t *used, clb_buf *out, clb_error *err);
+/* A value written as Python or in Gemma's braces, as JSON text in l->out (tool_literal.c). `s` is the value as far as
+ * it has come, from its first byte on; `used` bytes of it have been read, and are not read again. ON: it is complete;
+ * MORE: it may go on. */
+void clb_literal_begin(clb_literal *l, bool braces); /* keeps the memory of l->out, which is to be freed */
+enum clb_read clb_literal_read(clb_literal *l, clb_str s, bool final, clb_error *err);
 /* The same way round, for earlier calls in a prompt. */
 int clb_json_to_python(const json_t *v, clb_buf *out, clb_error *err);
 /* Text as a JSON string without the quotes. */

@@ -513,5 +513,6 @@ void clb_reply_parser_free(clb_reply_parser *p)
     if (!p)
         return;
     clb_buf_free(&p->buf);
+    clb_buf_free(&p->literal.out);
     free(p);
 }

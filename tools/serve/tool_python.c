@@ -28,6 +28,7 @@ static int begin_call(clb_reply_parser *p, size_t n, enum clb_read *out, clb_err
         return COLIBRI_OK;
     memcpy(p->tool, name.p, n);
     p->tool[n] = '\0';
+    clb_literal_begin(&p->literal, p->f->shape == CLB_SHAPE_BRACES);
     *out = CLB_READ_ON;
     return clb_put_call(p, name, (clb_str){"", 0}, err);
 }
@@ -89,18 +90,23 @@ static int read_argument(clb_reply_parser *p, enum clb_read *out, clb_error *err
     }
     for (i++; i < rest.n && strchr(" \n\t", rest.p[i]);)
         i++;
+    if (i >= rest.n && !p->final) { /* where the value begins is not certain */
+        *out = CLB_READ_MORE;
+        return COLIBRI_OK;
+    }
+    *out = clb_literal_read(&p->literal, (clb_str){rest.p + i, rest.n - i}, p->final && !p->cut, err);
+    if (*out == CLB_READ_BAD || (*out == CLB_READ_MORE && !p->final))
+        return COLIBRI_OK;
     clb_buf json = {0};
-    size_t used = 0;
     int rc = COLIBRI_OK;
     CLB_GO(clb_buf_append(&json, p->first_param ? "{\"" : ", \"", p->first_param ? 2 : 3, err));
     CLB_GO(clb_json_escape(&json, rest.p, n, err));
     CLB_GO(clb_buf_append(&json, "\": ", 3, err));
-    *out = clb_literal_to_json((clb_str){rest.p + i, rest.n - i}, false, p->final && !p->cut, &used, &json, err);
-    if (*out == CLB_READ_ON || (*out == CLB_READ_MORE && p->final)) {
-        CLB_GO(clb_put_arguments(p, json.data, json.n, err));
-        p->first_param = false;
-        p->at += i + used;
-    }
+    CLB_GO(clb_buf_append(&json, p->literal.out.data ? p->literal.out.data : "", p->literal.out.n, err));
+    CLB_GO(clb_put_arguments(p, json.data, json.n, err));
+    p->first_param = false;
+    p->at += i + p->literal.used;
+    clb_literal_begin(&p->literal, false);
 done:
     clb_buf_free(&json);
     return rc;
@@ -110,9 +116,6 @@ done:
 static int read_braces(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
     const clb_str rest = clb_rest(p);
-    clb_buf json = {0};
-    size_t used = 0;
-    int rc = COLIBRI_OK;
     *out = CLB_READ_MORE;
     if (!p->in_call) {
         const size_t n = name_length(p, rest);
@@ -125,17 +128,13 @@ static int read_braces(clb_reply_parser *p, enum clb_read *out, clb_error *err)
         p->at += *out == CLB_READ_ON ? n : 0;
         return COLIBRI_OK;
     }
-    *out = clb_literal_to_json(rest, true, p->final && !p->cut, &used, &json, err);
-    if (*out == CLB_READ_ON || (*out == CLB_READ_MORE && p->final)) {
-        CLB_GO(clb_put_arguments(p, json.data, json.n, err));
-        p->at += used;
-        p->phase = P_AFTER;
-        if (*out == CLB_READ_ON)
-            CLB_GO(clb_put_call_end(p, err));
-    }
-done:
-    clb_buf_free(&json);
-    return rc;
+    *out = clb_literal_read(&p->literal, rest, p->final && !p->cut, err);
+    if (*out == CLB_READ_BAD || (*out == CLB_READ_MORE && !p->final))
+        return COLIBRI_OK;
+    CLB_TRY(clb_put_arguments(p, p->literal.out.data, p->literal.out.n, err));
+    p->at += p->literal.used;
+    p->phase = P_AFTER;
+    return *out == CLB_READ_ON ? clb_put_call_end(p, err) : COLIBRI_OK;
 }
 
 int clb_read_python(clb_reply_parser *p, enum clb_read *out, clb_error *err)

@@ -90,12 +90,16 @@ static clb_str trimmed(clb_str text)
     return text;
 }
 
-/* A list or an object in Python's words, appended to json if it is one. */
+/* A list or an object in Python's words, as JSON in `json` if it is one. */
 static bool is_python(clb_str text, unsigned types, clb_buf *json, clb_error *err)
 {
-    size_t used = 0;
-    return types != CLB_TYPE_ANY && (types & (CLB_TYPE_ARRAY | CLB_TYPE_OBJECT)) &&
-           clb_literal_to_json(text, false, true, &used, json, err) == CLB_READ_ON && used == text.n;
+    clb_literal l = {.braces = false};
+    if (types == CLB_TYPE_ANY || !(types & (CLB_TYPE_ARRAY | CLB_TYPE_OBJECT)))
+        return false;
+    clb_literal_begin(&l, false);
+    const bool is = clb_literal_read(&l, text, true, err) == CLB_READ_ON && l.used == text.n;
+    *json = l.out;
+    return is;
 }
 
 /* A value that is not known to be a string: as JSON if it is some that the schema takes, else as a string. */

@@ -49,6 +49,7 @@ static void whole_schemas(void **state)
         {"{\"type\":[\"object\",7]}", "type"},
         {"{\"$ref\":\"#/$defs/x\"}", "$ref"},
         {"{\"$ref\":7}", "$ref"},
+        {"{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":false}}", "false"},
         {"{\"$ref\":\"#/$defs/x\",\"required\":[\"a\"],\"$defs\":{\"x\":{\"properties\":{\"a\":{}}}}}", "required"},
         {"{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"properties\":{\"a\":{}},\"minProperties\":1}}}", "minProperties"},
         {"{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"$ref\":\"#/$defs/x\"}}}", "$ref"},
@@ -67,7 +68,8 @@ static void any_parameters(void **state)
     static const char one[] = "<parameter=any_1>\nwords, <b>\n</parameter>\n<parameter=b>\n[1]\n</parameter>\n" END;
     static const char *const open[] = {"{}", "{\"type\":\"object\"}", "{\"additionalProperties\":true}"},
                              *const closed[] = {"{\"properties\":{}}", "{\"additionalProperties\":false}"},
-                             *const odd[] = {"{\"allOf\":[{\"properties\":{\"a\":{}}}]}", "{\"$ref\":\"#/$defs/x\"}"};
+                             *const odd[] = {"{\"properties\":null}", "{\"allOf\":[{\"properties\":{\"a\":{}}}]}",
+                                             "{\"$ref\":\"#/$defs/x\"}"};
     for (size_t i = 0; i < 3; i++)
         for (int strict = 0; strict < 2; strict++) {
             assert_true(takes("qwen3-coder", open[i], strict, one));
@@ -77,8 +79,9 @@ static void any_parameters(void **state)
         assert_false(takes("qwen3-coder", closed[i], true, one));
         assert_false(takes("qwen3-coder", closed[i], false, one));
         assert_true(takes("qwen3-coder", closed[i], true, END));
-        assert_true(takes("qwen3-coder", odd[i], false, one));
     }
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        assert_true(takes("qwen3-coder", odd[i], false, one));
     static const char dsml[] = "<" BAR "DSML" BAR "parameter name=\"a\" string=\"%s\">%s</" BAR "DSML" BAR
                                "parameter>\n</" BAR "DSML" BAR "invoke>\n</" BAR "DSML" BAR "function_calls>";
     char text[400];
@@ -90,6 +93,46 @@ static void any_parameters(void **state)
     assert_false(takes("deepseek-v3.2", "{}", false, text));
     assert_true(takes("lfm2", "{}", false, "a=1, b=[true])]<|tool_call_end|>"));
     assert_true(takes("lfm2", "{}", false, ")]<|tool_call_end|>"));
+}
+
+/* Random calls with any parameters are calls in each format. */
+static void random_parameters(void **state)
+{
+    (void)state;
+    static const char *const of[] = {"qwen3-coder",   "seed-oss",    "glm", "minimax",
+                                     "deepseek-v3.2", "deepseek-v4", "lfm2"};
+    json_t *const mine = tools, *const free_ones = tools_with("{\"type\":\"object\"}", false);
+    test_rand rng = {7};
+    size_t members = 0, ended = 0;
+    clb_buf whole = {0};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        for (int round = 0; round < 12; round++) {
+            const clb_tool_format *const f = clb_tool_format_by_name(of[i]);
+            clb_buf gbnf = {0};
+            clb_error err = {0};
+            reply r;
+            whole.n = 0;
+            assert_ok(clb_tool_grammar(f, vocab, free_ones, NULL, true, &whole, &gbnf, &err), &err);
+            ending = f->value_end;
+            const bool over = sample(gbnf.data, &rng, &whole);
+            ending = NULL;
+            clb_buf_free(&gbnf);
+            if (!over)
+                continue;
+            tools = free_ones;
+            read_reply(f, "", false, whole.data, 5, &r);
+            tools = mine;
+            json_t *const v = r.n ? json_loadb(r.calls[0].arguments.data, r.calls[0].arguments.n, 0, NULL) : NULL;
+            if (r.n != 1 || !r.calls[0].ended || !json_is_object(v) || *r.content.data)
+                fail_msg("%s: %zu calls, \"%s\" in %s", of[i], r.n, r.content.data, whole.data);
+            members += json_object_size(v);
+            ended++;
+            json_decref(v);
+            free_reply(&r);
+        }
+    assert_true(ended > 20 && members > 10);
+    clb_buf_free(&whole);
+    json_decref(free_ones);
 }
 
 /* What the parser makes of the value; the caller's. */
@@ -218,9 +261,9 @@ static void refused_strings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_of_types),  cmocka_unit_test(half_made),       cmocka_unit_test(whole_schemas),
-        cmocka_unit_test(any_parameters),  cmocka_unit_test(whole_reference), cmocka_unit_test(strings),
-        cmocka_unit_test(refused_strings),
+        cmocka_unit_test(lists_of_types), cmocka_unit_test(half_made),         cmocka_unit_test(whole_schemas),
+        cmocka_unit_test(any_parameters), cmocka_unit_test(random_parameters), cmocka_unit_test(whole_reference),
+        cmocka_unit_test(strings),        cmocka_unit_test(refused_strings),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -148,6 +148,8 @@ static int check_object(clb_call_rules *m, const json_t *object)
         if (!known)
             return refuse(m, key, json_object_get(object, "additionalProperties") == value ? " with a schema" : "");
     }
+    if (json_is_false(object))
+        return refuse(m, "false", "");
     CLB_TRY(schema_types(m->g, object, &types, m->err));
     if (!(types & TYPE_OBJECT))
         return refuse(m, "type", " without \"object\"");
@@ -255,7 +257,8 @@ static int put_followed(clb_call_rules *m, const json_t *root, bool strict, clb_
         CLB_TRY(check_references(m, root, object));
     if (strict)
         CLB_TRY(check_object(m, object));
-    if (!json_object_get(object, "properties") && !json_is_false(json_object_get(object, "additionalProperties")))
+    if (!json_is_object(json_object_get(object, "properties")) &&
+        !json_is_false(json_object_get(object, "additionalProperties")))
         return put_any(m, all);
     return put_properties(m, root, object, strict, all);
 }

@@ -188,6 +188,10 @@ static void strings(void **state)
         {"{\"enum\":[\"None\",\"x\",null]}", "None", NULL},
         {"{\"enum\":[\"[a]\",\"x\",[1]]}", "[a]", NULL},
         {"{\"enum\":[\"[a]\",\"x\",1]}", "[a]", "\"[a]\""},
+        {"{\"type\":[\"string\",\"array\"]}", "5", "\"5\""}, /* no list */
+        {"{\"type\":[\"string\",\"object\"]}", "True", "\"True\""},
+        {"{}", "\"a</parameter>b\"", "\"a</parameter>b\""},
+        {"{}", "\"a\"", "\"a\""},
         {"{\"anyOf\":[{\"enum\":[\"5\",\"b\"]},{\"type\":\"number\"}]}", "b", "\"b\""},
         {"{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3.0},{\"type\":\"null\"}]}", "abc", "\"abc\""},
         {"{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3.0},{\"type\":\"null\"}]}", "abcd", NULL},

@@ -94,8 +94,8 @@ static clb_str trimmed(clb_str text)
 static bool is_python(clb_str text, unsigned types, clb_buf *json, clb_error *err)
 {
     clb_literal l = {.braces = false};
-    if (types == CLB_TYPE_ANY || !(types & (CLB_TYPE_ARRAY | CLB_TYPE_OBJECT)))
-        return false;
+    if (types == CLB_TYPE_ANY || !(types & (CLB_TYPE_ARRAY | CLB_TYPE_OBJECT)) || !text.n || !strchr("[{(", text.p[0]))
+        return false; /* numbers and words are other types */
     clb_literal_begin(&l, false);
     const bool is = clb_literal_read(&l, text, true, err) == CLB_READ_ON && l.used == text.n;
     *json = l.out;
@@ -139,11 +139,18 @@ static int ends_at(const clb_text_end *e, clb_str s)
         clb_buf_free(&as_json);
     }
     if (!python && !e->scan.in_string) {
-        json_t *const v = json_loadb(text.p, text.n, 0, NULL);
+        json_t *const v = json_loadb(text.p, text.n, JSON_DECODE_ANY, NULL);
         json = v != NULL;
         json_decref(v);
     }
     return python || json ? 1 : e->scan.in_string ? 0 : -1;
+}
+
+/* Whether a quote at the begin is one of JSON, not of the text. */
+static bool quotes_are_json(const clb_reply_parser *p)
+{
+    const unsigned types = clb_parameter_types(p, p->tool, p->key);
+    return p->value_kind == KIND_JSON || types == CLB_TYPE_ANY || !(types & CLB_TYPE_STRING);
 }
 
 static size_t end_found(int *which, int mark, size_t at)
@@ -196,7 +203,7 @@ static size_t find_value_end(clb_reply_parser *p, clb_str rest, int *which)
                 return end_found(which, -1, at);
         }
         if (e->kind == CLB_TEXT_BLANK && !strchr(" \n\t\r", *here.p))
-            e->kind = strchr("[{", *here.p) ? CLB_TEXT_JSON : CLB_TEXT_PLAIN;
+            e->kind = strchr("[{", *here.p) || (*here.p == '"' && quotes_are_json(p)) ? CLB_TEXT_JSON : CLB_TEXT_PLAIN;
         if (e->kind == CLB_TEXT_JSON)
             clb_value_scan_on(&e->scan, here.p, n);
         e->seen += n;

@@ -132,6 +132,8 @@ int clb_begins(clb_str rest, const char *mark);
 size_t clb_find_mark(clb_str s, const char *const *marks, size_t n, bool final, int *which);
 /* Takes a closing mark of the format if there is one: 1; 0: more text is needed; -1: there is none. */
 int clb_take_close(clb_reply_parser *p);
+/* Behind a call: another one, which the reader goes on with in `phase`, or the end of the calls. */
+int clb_read_after(clb_reply_parser *p, unsigned phase, enum clb_read *out);
 /* Types of values, as far as a schema says (tool_schema.c): `root` is what the schema is a part of, the one of all
  * parameters, where "$ref" leads to its "$defs" and "definitions". */
 enum {

@@ -154,27 +154,6 @@ static int read_named_close(clb_reply_parser *p, enum clb_read *out)
     return COLIBRI_OK;
 }
 
-/* Another call, or the end of them. */
-static int read_named_after(clb_reply_parser *p, enum clb_read *out)
-{
-    const char *again = p->f->call_open;
-    clb_skip_space(p);
-    *out = CLB_READ_ON;
-    const int begins = again[0] ? clb_begins(clb_rest(p), again) : -1;
-    const int closed = begins > 0 ? -1 : clb_take_close(p);
-    if (begins > 0) {
-        p->at += strlen(again);
-        p->phase = N_HEADER;
-    } else if (closed > 0) {
-        p->mode = CLB_MODE_TEXT;
-    } else if ((begins == 0 || closed == 0) && !p->final) {
-        *out = CLB_READ_MORE;
-    } else {
-        p->mode = CLB_MODE_TEXT;
-    }
-    return COLIBRI_OK;
-}
-
 static int read_named_begin(clb_reply_parser *p, enum clb_read *out)
 {
     clb_skip_space(p);
@@ -217,6 +196,6 @@ int clb_read_named(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     case N_CLOSE:
         return read_named_close(p, out);
     default:
-        return read_named_after(p, out);
+        return clb_read_after(p, N_HEADER, out);
     }
 }

@@ -131,6 +131,24 @@ int clb_take_close(clb_reply_parser *p)
     return may && !p->final ? 0 : -1;
 }
 
+int clb_read_after(clb_reply_parser *p, unsigned phase, enum clb_read *out)
+{
+    const char *again = p->f->call_open;
+    clb_skip_space(p);
+    *out = CLB_READ_ON;
+    const int begins = again[0] ? clb_begins(clb_rest(p), again) : -1;
+    const int closed = begins > 0 ? -1 : clb_take_close(p);
+    if (begins > 0) {
+        p->at += strlen(again);
+        p->phase = phase;
+    } else if ((begins == 0 || closed == 0) && !p->final) {
+        *out = CLB_READ_MORE;
+    } else {
+        p->mode = CLB_MODE_TEXT;
+    }
+    return COLIBRI_OK;
+}
+
 static void begin_calls(clb_reply_parser *p, bool unmarked)
 {
     p->mode = CLB_MODE_CALL;

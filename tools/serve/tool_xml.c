@@ -363,7 +363,7 @@ static int read_key_part(clb_reply_parser *p, enum clb_read *out, clb_error *err
 
 int clb_read_xml(clb_reply_parser *p, enum clb_read *out, clb_error *err)
 {
-    int begins, closed;
+    int begins;
     *out = CLB_READ_ON;
     switch (p->phase) {
     case X_BEGIN:
@@ -391,19 +391,6 @@ int clb_read_xml(clb_reply_parser *p, enum clb_read *out, clb_error *err)
     case X_VALUE:
         return read_value(p, out, err);
     default:
-        clb_skip_space(p);
-        begins = p->f->call_open[0] ? clb_begins(clb_rest(p), p->f->call_open) : -1;
-        closed = begins > 0 ? -1 : clb_take_close(p);
-        if (begins > 0) {
-            p->at += strlen(p->f->call_open);
-            p->phase = X_NAME;
-        } else if (closed > 0) {
-            p->mode = CLB_MODE_TEXT;
-        } else if ((begins == 0 || closed == 0) && !p->final) {
-            *out = CLB_READ_MORE;
-        } else {
-            p->mode = CLB_MODE_TEXT;
-        }
-        return COLIBRI_OK;
+        return clb_read_after(p, X_NAME, out);
     }
 }
